@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from toolcrib.approval.shell.model import Assessment
+from toolcrib.approval.shell.findings import Assessment
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "tests" / "approval" / "data"

@@ -3,6 +3,8 @@
 Names load on first use, so that `import toolcrib` costs nothing.
 """
 
+import warnings
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from toolcrib.version import __version__
@@ -49,15 +51,11 @@ _RENAMED = {"Workshop": "AgentHost"}
 
 def __getattr__(name: str) -> Any:
     if name in _RENAMED:
-        import warnings  # noqa: PLC0415 - only for code that uses an old name
-
         warnings.warn(f"toolcrib.{name} is now toolcrib.{_RENAMED[name]}", DeprecationWarning, stacklevel=2)
         name = _RENAMED[name]
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'toolcrib' has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415 - one of the two places that load by name
-
     module = import_module(home)
     value = module if name == "registry" else getattr(module, name)
     globals()[name] = value

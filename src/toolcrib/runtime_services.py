@@ -137,7 +137,6 @@ class RuntimeServices:
     @lazy
     def terminal(self) -> TerminalService:
         """Environments and background processes, with their own event loop."""
-        from toolcrib.service_loop import ServiceLoop  # noqa: PLC0415
         from toolcrib.terminal.service import TerminalOptions, TerminalService  # noqa: PLC0415
 
         settings, gate, hooks = self._runtime.settings, self._runtime.gate, self._runtime.hooks
@@ -149,7 +148,7 @@ class RuntimeServices:
             transform=lambda: _output_transform(hooks, settings.terminal.backend),
             secret_asker=lambda: _secret_asker(gate),
         )
-        service = TerminalService(options, ServiceLoop())
+        service = TerminalService(options)
         self._closing.callback(service.close)
         return service
 

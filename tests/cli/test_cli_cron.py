@@ -147,6 +147,16 @@ def test_what_cannot_be_done_is_one_line(toolcrib: Program, arguments: list[str]
     assert "`" in outcome.stderr
 
 
+def test_a_job_cannot_name_a_disabled_skill(toolcrib: Program) -> None:
+    """A run would not find the skill, so the job is refused when it is made."""
+    toolcrib.write("config.yaml", "skills: {disabled: [data-analysis]}\n")
+
+    made = toolcrib("cron", "create", "every 2h", "x", "--skill", "data-analysis")
+
+    assert made.code == 2
+    assert "toolcrib skills list" in made.stderr
+
+
 def test_a_job_from_its_making_to_its_end(toolcrib: Program, scripted: Callable[..., None]) -> None:
     """Make it, see it, change it, let it rest, run it now, see the result, remove it."""
     scripted({"say": "A boat."})

@@ -14,8 +14,7 @@ from toolcrib.core.context import CancelToken
 from toolcrib.core.messages import user_message
 from toolcrib.core.models import Delta, ModelError, ModelRequest, Notice
 from toolcrib.providers.embedded.catalog import MODELS, UnknownEmbeddedModel
-from toolcrib.providers.embedded.engine import read_template, start_engine, threads_for, with_fences
-from toolcrib.providers.embedded.provider import EmbeddedProvider
+from toolcrib.providers.embedded.provider import EmbeddedProvider, read_template, start_engine, threads_for, with_fences
 from toolcrib.providers.embedded.weights import Weights
 
 TEMPLATE = (

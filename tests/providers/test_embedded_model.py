@@ -22,8 +22,7 @@ from tests.providers.embedded_weights import cached_store, cached_weights
 from toolcrib.core.context import CancelToken
 from toolcrib.core.messages import Message, user_message
 from toolcrib.core.models import Delta, ModelError, ModelRequest, Notice, TextDelta
-from toolcrib.providers.embedded.engine import ModelEngine, start_engine
-from toolcrib.providers.embedded.provider import EmbeddedProvider
+from toolcrib.providers.embedded.provider import EmbeddedProvider, ModelEngine, start_engine
 
 pytestmark = pytest.mark.services
 
@@ -225,7 +224,7 @@ START_AND_WAIT = """
 import sys, time
 from tests.providers.embedded_weights import cached_weights
 from toolcrib.core.context import CancelToken
-from toolcrib.providers.embedded.engine import start_engine
+from toolcrib.providers.embedded.provider import start_engine
 engine = start_engine(cached_weights("smollm2-135m"), CancelToken())
 print(engine.address.base_url, flush=True)
 sys.stdin.read()

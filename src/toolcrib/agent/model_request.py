@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from toolcrib.agent.auxiliary import complete
 from toolcrib.agent.events import AnyEvent, Notified, ReasoningStreamed, TextStreamed
 from toolcrib.agent.hooks import as_json, fire, send_through_middleware
 from toolcrib.core.context import CancelToken
@@ -28,6 +27,7 @@ from toolcrib.core.models import (
 )
 from toolcrib.core.types import JsonObject
 from toolcrib.hooks.manager import HookManager
+from toolcrib.providers.complete import complete
 from toolcrib.registry.results import sendable
 
 T = TypeVar("T")

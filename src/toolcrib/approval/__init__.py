@@ -4,6 +4,7 @@ The analyser of shell commands loads on first use of its names.
 """
 
 import sys
+from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +33,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'toolcrib.approval' has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415 - loads by name, to keep the start of a process light
-
     home = "toolcrib.approval.grants" if name == "suggest" else "toolcrib.approval.analyse"
     value = getattr(import_module(home), name)
     globals()[name] = value

@@ -9,7 +9,8 @@ from itertools import islice
 from msgspec.structs import replace
 
 from toolcrib.approval.shell.evaluate import Evaluator
-from toolcrib.approval.shell.model import Assessment, Finding, NotUnderstood, VerdictName
+from toolcrib.approval.shell.findings import Assessment, Finding
+from toolcrib.approval.shell.model import NotUnderstood, VerdictName
 from toolcrib.approval.shell.parser import parse
 from toolcrib.approval.shell.rules import DANGERS
 from toolcrib.approval.shell.source_text import Continuations
@@ -68,14 +69,14 @@ def assess(
     cwd = cwd.rstrip("/") or ("/" if cwd == "/" else "")
     state = ShellState(home=home.rstrip("/") or UNKNOWN_HOME, cwd=cwd, own=own)
     if state.cwd not in ("", "/", state.home):
-        evaluator.workspace = state.cwd + "/"
+        evaluator.log.workspace = state.cwd + "/"
     deceiving = deceiving_characters(source)
     if deceiving:
         evaluator.not_understood.append("contains deceptive characters: " + " ".join(deceiving))
     else:
         _evaluate(evaluator, script, state)
     added = [row for row in DANGEROUS_PATTERNS if row not in _BUILT_IN]
-    findings = _placed(evaluator.findings, script, backend)
+    findings = _placed(evaluator.log.findings, script, backend)
     findings += match_added(source, added) if added else []
     findings += [_not_understood(source, reason) for reason in evaluator.not_understood]
     return Assessment(

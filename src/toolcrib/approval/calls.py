@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from toolcrib.approval.shell.model import Assessment, Finding
+from toolcrib.approval.shell.findings import Assessment, Finding
 
 if TYPE_CHECKING:
     from toolcrib.approval.shell.syntax import Script

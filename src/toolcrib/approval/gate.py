@@ -17,7 +17,7 @@ from toolcrib.approval.audit_log import ApprovalLog
 from toolcrib.approval.calls import CommandReading, ReadCommand
 from toolcrib.approval.grants import Grants, may_be_permanent
 from toolcrib.approval.policy import Action, Policy, answer_dangers, decide, describe_danger
-from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest, Choice, Danger
+from toolcrib.core.approvals import PENDING, ApprovalAnswer, ApprovalRequest, Choice, Danger
 from toolcrib.core.context import CallMemo, ToolContext
 from toolcrib.core.errors import ConfigError
 from toolcrib.core.ports import Approver, FireHook
@@ -31,8 +31,6 @@ logger = logging.getLogger(__name__)
 DEFAULT_SESSION = "default"
 TIMEOUT_GRACE_SECONDS = 1.0
 """Extra time for an approver that enforces the timeout itself, so that it can report it in its own words."""
-PENDING = "pending"
-"""`decided_by` of a deny that answers only the call: the question stays open on record."""
 MAX_SHOWN_ARGUMENTS = 2_000
 SURFACES = {"interactive": "cli", "gateway": "gateway"}
 
@@ -116,11 +114,11 @@ class ApprovalGate:
             return _unrecorded(request, error)
         question = _Question(request=request, keywords=_hook_keywords(request))
         self._fire_hook("pre_approval_request", question.keywords)
-        answer = ApprovalAnswer(choice="cancelled", decided_by="interrupt")
+        answer = ApprovalAnswer(choice="deny", reason="the approver failed", decided_by="error")
         try:
             answer = await self._answer_in_time(self._approver, request)
-        except Exception:
-            answer = ApprovalAnswer(choice="deny", reason="the approver failed", decided_by="error")
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit):
+            answer = ApprovalAnswer(choice="cancelled", decided_by="interrupt")
             raise
         finally:
             # Also if the call is cancelled while it waits: every recorded question gets an outcome.
@@ -256,7 +254,7 @@ def _call_text(tool: str, arguments: JsonObject) -> str:
 
 
 def _hook_keywords(request: ApprovalRequest) -> dict[str, Any]:
-    keys = list(dict.fromkeys(_pattern_key(danger) for danger in request.dangers))
+    keys = list(dict.fromkeys(danger.pattern_key for danger in request.dangers))
     return {
         "command": request.command,
         "description": request.description,
@@ -267,10 +265,6 @@ def _hook_keywords(request: ApprovalRequest) -> dict[str, Any]:
         "turn_id": request.turn_id,
         "tool_call_id": request.call_id,
     }
-
-
-def _pattern_key(danger: Danger) -> str:
-    return danger.rule if danger.rule.startswith("plugin_rule:") else danger.description
 
 
 def _hook_choice(answer: ApprovalAnswer) -> str:

@@ -13,7 +13,7 @@ import msgspec
 
 from toolcrib.approval.calls import UNKNOWN_TEXT, CommandReading, ProgramCall, Stack
 from toolcrib.approval.paths import PathScope, is_at_or_inside, is_inside
-from toolcrib.approval.shell.model import Finding
+from toolcrib.approval.shell.findings import Finding
 from toolcrib.config.edit import add_to_list, remove_from_list
 from toolcrib.config.paths import Home
 from toolcrib.config.redact import redact

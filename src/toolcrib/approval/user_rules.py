@@ -10,7 +10,7 @@ import msgspec
 from toolcrib.approval.calls import UNKNOWN_TEXT, CommandReading, ProgramCall
 from toolcrib.approval.grants import TRANSPARENT
 from toolcrib.approval.paths import GLOB_CHARACTERS, PathScope, is_at_or_inside
-from toolcrib.approval.shell.model import Finding
+from toolcrib.approval.shell.findings import Finding
 from toolcrib.config.approval_entries import TOOL, rule_text
 
 Action = Literal["allow", "ask", "deny"]

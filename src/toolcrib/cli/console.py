@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from textwrap import wrap
 
 from toolcrib.approval.approvers.console import ConsoleApprover
@@ -15,9 +15,8 @@ from toolcrib.cli.output import is_interactive, one_line
 from toolcrib.config.environment import environment
 from toolcrib.config.load import load_settings
 from toolcrib.config.settings import Settings
-from toolcrib.core.context import ToolContext
+from toolcrib.core.context import NO_ANSWER, ToolContext
 from toolcrib.core.errors import UsageError
-from toolcrib.mcp.client.questions import NO_ANSWER
 
 SECONDS_BETWEEN_LINES = 1.0
 
@@ -45,9 +44,16 @@ class ConsoleAsker:
             raise UsageError("nobody can answer: there is no terminal to ask at")
         rows = [question, *(f"  {number}. {one_line(choice)}" for number, choice in enumerate(choices, 1))]
         answer = ((await self._console.ask_line("\n".join([*_wrapped(rows), "> "]))) or NO_ANSWER).strip()
-        if answer.isascii() and answer.isdigit() and 1 <= int(answer) <= len(choices):
-            return choices[int(answer) - 1]
-        return next((choice for choice in choices if choice.lower() == answer.lower()), answer)
+        return chosen(answer, choices)
+
+
+def chosen(answer: str, choices: Sequence[str]) -> str:
+    """The choice that an answer names by its number or in its words; the answer itself if it names none."""
+    # Python refuses to read numbers with thousands of digits.
+    is_number = answer.isascii() and answer.isdigit() and len(answer) < 10
+    if is_number and 1 <= int(answer) <= len(choices):
+        return choices[int(answer) - 1]
+    return next((choice for choice in choices if choice.lower() == answer.lower()), answer)
 
 
 def _wrapped(rows: list[str]) -> list[str]:

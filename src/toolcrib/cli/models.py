@@ -25,8 +25,7 @@ from toolcrib.providers.choose import ConfiguredModels, ModelChoice
 from toolcrib.providers.create import create_provider
 from toolcrib.providers.embedded.catalog import DEFAULT_MODEL, EmbeddedModel, UnknownEmbeddedModel, find_model
 from toolcrib.providers.embedded.weights import open_store
-from toolcrib.providers.failures import is_on_this_machine
-from toolcrib.providers.presets import PRESETS, Preset, known_profile
+from toolcrib.providers.presets import PRESETS, Preset, is_on_this_machine, known_profile
 
 PACKAGES = {"openai": "openai", "anthropic": "anthropic", "embedded": "xllamacpp"}
 """The package that each protocol needs; the extra is named after the protocol."""

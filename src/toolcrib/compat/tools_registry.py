@@ -7,10 +7,9 @@ import threading
 import time
 from pathlib import Path
 
-from toolcrib.core.attempt import attempt
 from toolcrib.core.types import CheckFn, ToolEntry
 from toolcrib.registry import discovery
-from toolcrib.registry.availability import FAILURE_GRACE_SECONDS
+from toolcrib.registry.availability import FAILURE_GRACE_SECONDS, run
 from toolcrib.registry.collisions import set_override_consent
 from toolcrib.registry.compat_imports import USER_TOOLS_NAMESPACE
 from toolcrib.registry.default import registry
@@ -97,4 +96,4 @@ def invalidate_check_fn_cache() -> None:
 
 
 def _passes(check: CheckFn) -> bool:
-    return attempt(lambda: bool(check())).value is True
+    return run(check) is True

@@ -29,6 +29,11 @@ class Danger(msgspec.Struct, frozen=True, kw_only=True):
     paths: tuple[str, ...] = ()
     """What it would touch, as absolute paths."""
 
+    @property
+    def pattern_key(self) -> str:
+        """The name under which the reference system stores the danger."""
+        return self.rule if self.rule.startswith("plugin_rule:") else self.description
+
 
 class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Everything an approver needs to decide."""
@@ -55,6 +60,10 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
     def description(self) -> str:
         """The dangers in one line."""
         return "; ".join(dict.fromkeys(danger.description for danger in self.dangers))
+
+
+PENDING = "pending"
+"""`decided_by` of a deny that answers only the call: the request stays open on record and can still be answered."""
 
 
 class ApprovalAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -284,6 +284,10 @@ class CallQueuePort(Protocol):
     def turn(self, name: str, arguments: Mapping[str, Any], ctx: ToolContext) -> AbstractAsyncContextManager[None]: ...
 
 
+NO_ANSWER = "(the user gave no answer)"
+"""What `ask` returns when the person closed the question."""
+
+
 class Asker(Protocol):
     """The part of a session's front end that can ask the user a question."""
 

@@ -152,6 +152,55 @@ class PipeReader:
             return  # Not supported here, or the user's quota is used up.
 
 
+class PipeWriter:
+    """Our end of a program's input; writing waits until the program takes the data, or until the input is closed."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._descriptor: int | None = descriptor
+        self._writing = asyncio.Lock()
+        self._may_write = asyncio.Event()
+        os.set_blocking(descriptor, False)
+
+    @property
+    def is_open(self) -> bool:
+        return self._descriptor is not None
+
+    async def write(self, data: bytes) -> None:
+        """Write all of it; raises BrokenPipeError if the input is closed, also meanwhile."""
+        async with self._writing:
+            rest = memoryview(data)
+            while rest:
+                if self._descriptor is None:
+                    raise BrokenPipeError(errno.EPIPE, "its input is closed")
+                try:
+                    rest = rest[os.write(self._descriptor, rest) :]
+                except BlockingIOError:
+                    await self._room(self._descriptor)
+                except OSError as error:
+                    if error.errno == errno.EIO:
+                        raise BrokenPipeError(errno.EPIPE, "its terminal is closed") from error
+                    raise
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            self._loop.remove_writer(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = None
+            self._may_write.set()
+
+    async def _room(self, descriptor: int) -> None:
+        """Return when more can be written, or when the input was closed."""
+        self._may_write.clear()
+        self._loop.add_writer(descriptor, self._may_write.set)
+        try:
+            await self._may_write.wait()
+        finally:
+            # Once closed, the number may belong to something else.
+            if self._descriptor is not None:
+                self._loop.remove_writer(descriptor)
+
+
 class _BurstDetector:
     """Detects a program that writes many small chunks without a pause.
 
@@ -279,11 +328,9 @@ class HostProcess:
         self._child = child
         self._loop = asyncio.get_running_loop()
         self._on_terminal = on_terminal
-        self._stdin: int | None = stdin
+        self._input = PipeWriter(stdin)
         self._output = PipeReader(output, on_output, is_pipe=not on_terminal) if output is not None else None
-        self._writing = asyncio.Lock()
         self._exited: asyncio.Future[int] = self._loop.create_future()
-        os.set_blocking(stdin, False)
         self._stop_watching = on_exit(child.pid, self._reap)
 
     @property
@@ -295,27 +342,15 @@ class HostProcess:
         return self._exited.done()
 
     async def write(self, data: bytes) -> None:
-        async with self._writing:
-            rest = memoryview(data)
-            while rest:
-                if self._stdin is None:
-                    raise BrokenPipeError(errno.EPIPE, "its input is closed")
-                try:
-                    rest = rest[os.write(self._stdin, rest) :]
-                except BlockingIOError:
-                    await self._writable(self._stdin)
-                except OSError as error:
-                    if error.errno == errno.EIO:
-                        raise BrokenPipeError(errno.EPIPE, "its terminal is closed") from error
-                    raise
+        await self._input.write(data)
 
     async def close_input(self) -> None:
-        if self._stdin is None:
+        if not self._input.is_open:
             return
         if self._on_terminal and not self.has_ended:
             await self.write(END_OF_TRANSMISSION)
             return
-        self._close_stdin()
+        self.end_input()
 
     async def resize(self, size: TerminalSize) -> None:
         if self._on_terminal and self._output is not None and self._output.descriptor is not None:
@@ -325,7 +360,7 @@ class HostProcess:
         return await asyncio.shield(self._exited)
 
     async def abandon(self) -> None:
-        self._close_stdin()
+        self.end_input()
         if self._output is not None:
             self._output.close()
 
@@ -336,18 +371,6 @@ class HostProcess:
         except (ProcessLookupError, PermissionError):
             return
 
-    async def _writable(self, descriptor: int) -> None:
-        ready = asyncio.Event()
-        self._loop.add_writer(descriptor, ready.set)
-        waiting: asyncio.Future[object] = asyncio.ensure_future(ready.wait())
-        try:
-            await asyncio.wait((waiting, asyncio.ensure_future(self.wait())), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            self._loop.remove_writer(descriptor)
-            waiting.cancel()
-        if self.has_ended:
-            raise BrokenPipeError(errno.EPIPE, "it has ended")
-
     def _reap(self) -> None:
         code = self._child.poll()
         if code is None:
@@ -355,12 +378,10 @@ class HostProcess:
             code = self._child.wait()
         if self._output is not None:
             self._output.drain()
-        self._close_stdin()
+        self.end_input()
         if not self._exited.done():
             self._exited.set_result(code if code >= 0 else 128 - code)
 
-    def _close_stdin(self) -> None:
-        if self._stdin is not None:
-            self._loop.remove_writer(self._stdin)
-            os.close(self._stdin)
-            self._stdin = None
+    def end_input(self) -> None:
+        """Close its standard input at once; whoever writes to it gets BrokenPipeError."""
+        self._input.close()

@@ -11,13 +11,16 @@ import importlib
 import importlib.util
 import re
 import secrets
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, Literal, NoReturn
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, NoReturn, TypedDict, TypeVar
 
-from toolcrib.core.environments import BackendStatus, OnOutput, TerminalSize
+from toolcrib.core.environments import BackendStatus, Engine, Leftover, OnOutput, TerminalSize
 from toolcrib.core.errors import ConfigError, EnvironmentFailed
+from toolcrib.environments.backend import Backend, EnvironmentRequest
 from toolcrib.environments.containers import is_alive, this_machine, this_process
 from toolcrib.environments.scripts import script
+
+Options = TypeVar("Options")
 
 # How long to wait for more output after a program has ended: its children may hold the output open forever. The network
 # path to a service is long, so this is generous.
@@ -64,6 +67,68 @@ def status(kind: str, *, module: str, extra: str, missing: str, remedy: str) -> 
     if missing:
         return BackendStatus(kind=kind, usable=False, detail=missing, remedy=remedy)
     return BackendStatus(kind=kind, usable=True, detail="the SDK and a key are present; the service was not contacted")
+
+
+class HostedService(NamedTuple):
+    """What failures of a service refer to."""
+
+    name: str
+    status_page: str
+    key_remedy: str
+
+    def failure(self, doing: str, error: Exception, *, timed_out: bool, denied: bool) -> EnvironmentFailed:
+        """The error of a request to the service; `doing` continues "could not …"."""
+        if timed_out:
+            return EnvironmentFailed(f"{self.name} did not {doing} in time; try again, or check {self.status_page}")
+        said = f"{self.name} could not {doing}: {one_line(error)}"
+        return EnvironmentFailed(f"{said}; {self.key_remedy}" if denied else said)
+
+
+class HostedOptions(TypedDict):
+    """The options that every service has."""
+
+    image: str
+    attach: str
+    cpu: float | None
+    memory_mb: int | None
+    network: bool
+    lifetime_seconds: int
+
+
+def hosted_options(request: EnvironmentRequest) -> HostedOptions:
+    """What the settings, the spec and the address say about the sandbox."""
+    section = request.section
+    return HostedOptions(
+        image=request.spec.image,
+        attach=request.address.get("sandbox", ""),
+        cpu=section.cpus or None,
+        memory_mb=section.memory_mb or None,
+        network=section.network,
+        lifetime_seconds=section.max_lifetime_seconds,
+    )
+
+
+def hosted_backend(
+    kind: str,
+    section: str,
+    options: Callable[[EnvironmentRequest], Options],
+    engine: Callable[[Options], Engine],
+    *,
+    probe: Callable[[Options], Awaitable[BackendStatus]],
+    leftovers: Callable[[Options], Awaitable[list[Leftover]]],
+    remove: Callable[[Leftover, Options], Awaitable[None]],
+) -> Backend:
+    """The backend of a service whose sandboxes share nothing with this machine."""
+    return Backend(
+        kind=kind,
+        location="hosted",
+        section=section,
+        create=lambda request: request.shell_over(engine(options(request))),
+        probe=lambda request: probe(options(request)),
+        leftovers=lambda request: leftovers(options(request)),
+        remove=lambda leftover, request: remove(leftover, options(request)),
+        is_self_contained=lambda _spec, _section: True,
+    )
 
 
 def check_lifetime(seconds: int, setting: str) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from toolcrib.core.attempt import attempt
 from toolcrib.core.messages import Message, RequestedCall
 from toolcrib.core.models import (
     CallDelta,
@@ -24,7 +23,7 @@ from toolcrib.core.models import (
 )
 from toolcrib.core.types import JsonObject
 from toolcrib.providers.anthropic_request import AnthropicRequests
-from toolcrib.providers.failures import is_on_this_machine
+from toolcrib.providers.presets import is_on_this_machine
 from toolcrib.providers.streaming import (
     CONNECT_TIMEOUT_SECONDS,
     END_MARK,
@@ -319,7 +318,11 @@ class AnthropicMessages(StreamingProvider["AsyncAnthropic"]):
 
     def _shaped(self, schema: JsonObject) -> JsonObject:
         """The schema in the form that structured output accepts; unchanged if the SDK can't read it."""
-        return attempt(self._sdk().transform_schema, schema).value or schema
+        try:
+            shaped: JsonObject = self._sdk().transform_schema(schema)
+        except (ValueError, TypeError, AttributeError, AssertionError):
+            return schema
+        return shaped
 
     def _new_client(self) -> AsyncAnthropic:
         sdk = self._sdk()

@@ -11,6 +11,7 @@ from toolcrib.config.env_vars import OPTIONAL_ENV_VARS
 from toolcrib.config.settings import Settings
 from toolcrib.core.models import Emit, ModelError, ModelProfile, ModelRequest, ModelResponse, Provider, Usage
 from toolcrib.providers.choose import ConfiguredModels, ModelChoice, UnknownProvider, explain_choice, explain_fallback
+from toolcrib.providers.embedded.catalog import find_model
 from toolcrib.providers.openai_request import OpenAIOptions
 from toolcrib.providers.presets import PRESETS, Preset, known_profile
 from toolcrib.providers.retrying import FallbackProvider, OpenProvider, Render, RetryingProvider, ToolRejectionFilter
@@ -107,7 +108,6 @@ def _bare(settings: Settings, choice: ModelChoice, context_window: int) -> Provi
     places = ConfiguredModels(settings)
     preset = places.find(choice.provider)
     if preset.protocol == "embedded":
-        from toolcrib.providers.embedded.catalog import find_model  # noqa: PLC0415
         from toolcrib.providers.embedded.provider import EmbeddedProvider  # noqa: PLC0415
 
         return EmbeddedProvider(settings.home, find_model(choice.model).name)

@@ -6,13 +6,11 @@ Reads status codes, fields of the body and class names, so it imports no SDK.
 from __future__ import annotations
 
 import email.utils
-import ipaddress
 import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -20,6 +18,7 @@ from toolcrib.config.redact import MASK, MIN_SECRET_CHARS, redact
 from toolcrib.core.lazy import lazy_pattern
 from toolcrib.core.models import ModelError, ModelErrorKind
 from toolcrib.core.types import JsonObject
+from toolcrib.providers.presets import is_on_this_machine
 
 MAX_TEXT_CHARS = 8_000
 MAX_CAUSES = 8
@@ -392,15 +391,6 @@ def model_error(
 
 def _without(secret: str, provider_text: str) -> str:
     return provider_text.replace(secret, MASK) if len(secret) >= MIN_SECRET_CHARS else provider_text
-
-
-def is_on_this_machine(base_url: str) -> bool:
-    """Whether an address is on this machine."""
-    try:
-        host = urlsplit(base_url).hostname or ""
-        return host == "localhost" or host.endswith(".localhost") or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _judge(facts: ErrorDetails) -> FailureKind:

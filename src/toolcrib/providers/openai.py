@@ -21,8 +21,8 @@ from toolcrib.core.models import (
     Usage,
 )
 from toolcrib.core.types import JsonObject
-from toolcrib.providers.failures import is_on_this_machine
 from toolcrib.providers.openai_request import OpenAIOptions, OpenAIRequests, is_json_object
+from toolcrib.providers.presets import is_on_this_machine
 from toolcrib.providers.streaming import (
     CONNECT_TIMEOUT_SECONDS,
     END_MARK,

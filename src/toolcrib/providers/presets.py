@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from typing import Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -219,3 +221,12 @@ def known_profile(model: str) -> ModelProfile:
         if pattern.match(name):
             return ModelProfile(context_window=window, sees_images=sees_images, hears_audio=hears_audio)
     return ModelProfile(context_window=DEFAULT_CONTEXT_WINDOW, hears_audio=hears_audio)
+
+
+def is_on_this_machine(base_url: str) -> bool:
+    """Whether an address is on this machine."""
+    try:
+        host = urlsplit(base_url).hostname or ""
+        return host == "localhost" or host.endswith(".localhost") or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -75,9 +75,8 @@ def unsupported_result(name: str, value: Any) -> str:
 
 
 def safe_error_text(text: str) -> str:
-    """The text without framing tokens and secrets, capped; the capped raw text if cleaning itself fails."""
-    cleaned, failure = attempt(sanitise, text)
-    return _capped(text if failure is not None else str(cleaned))
+    """The text without framing tokens and secrets, capped."""
+    return _capped(sanitise(text))
 
 
 def sanitise(text: str) -> str:

@@ -66,10 +66,10 @@ class SkillCatalog(msgspec.Struct, frozen=True):
     hidden: tuple[Skill, ...] = ()
     """The hidden ones: the name is taken, the settings disable them, or they cannot be read."""
 
-    def get(self, name: str) -> Skill:
+    def get(self, name: str, *, advice: str = "skills_list lists all of them") -> Skill:
         """Find a skill by name, by `category/name`, or by the name of its folder.
 
-        Raises UnknownSkill with the nearest names, or SkillError for a skill that cannot be used.
+        Raises UnknownSkill with the nearest names and `advice`, or SkillError for a skill that cannot be used.
         """
         name = name.strip().strip("/")[:MAX_QUERY_CHARS]
         for skill in self.skills:
@@ -82,7 +82,7 @@ class SkillCatalog(msgspec.Struct, frozen=True):
                 return skill
             if name == skill.name and skill.problem:
                 raise SkillError(f"the skill {name!r} cannot be used: {skill.problem}")
-        raise UnknownSkill(name, (skill.name for skill in self.skills), advice="skills_list lists all of them")
+        raise UnknownSkill(name, (skill.name for skill in self.skills), advice=advice)
 
 
 DISABLED = "the settings (skills.disabled)"

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from toolcrib.approval.analyse import analyse
-from toolcrib.approval.shell.model import Finding
+from toolcrib.approval.shell.findings import Finding
 from toolcrib.config.yaml_text import Document
 from toolcrib.core.errors import ConfigError
 from toolcrib.sessions.injection_scan import threat_in

@@ -75,9 +75,9 @@ RECOVERY_SECONDS = 5.0
 class TerminalService:
     """The service behind the `terminal` and `process` tools. One for each Runtime."""
 
-    def __init__(self, options: TerminalOptions, loop: ServiceLoop) -> None:
+    def __init__(self, options: TerminalOptions) -> None:
         self.options = options
-        self.loop = loop
+        self.loop = ServiceLoop()
         self._process = os.getpid()
         self._made: _LoopState | None = None
 

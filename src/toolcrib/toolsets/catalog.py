@@ -20,7 +20,7 @@ _DESKTOP_TERMINAL = ["read_terminal", "close_terminal"]
 _FILE = ["read_file", "write_file", "patch", "search_files"]
 _SKILLS = ["skills_list", "skill_view", "skill_manage"]
 _CDP = ["browser_cdp", "browser_dialog"]
-_BROWSER = [
+_BROWSER_PAGES = [
     "browser_navigate",
     "browser_snapshot",
     "browser_click",
@@ -31,8 +31,8 @@ _BROWSER = [
     "browser_get_images",
     "browser_vision",
     "browser_console",
-    *_CDP,
 ]
+_BROWSER = [*_BROWSER_PAGES, *_CDP]
 _HOME_ASSISTANT = ["ha_list_entities", "ha_get_state", "ha_list_services", "ha_call_service"]
 _KANBAN = [
     "kanban_show",
@@ -224,18 +224,7 @@ LEGACY_TOOLSETS: dict[str, list[str]] = {
     "moa_tools": ["mixture_of_agents"],
     "image_tools": ["image_generate"],
     "skills_tools": ["skills_list", "skill_view", "skill_manage"],
-    "browser_tools": [
-        "browser_navigate",
-        "browser_snapshot",
-        "browser_click",
-        "browser_type",
-        "browser_scroll",
-        "browser_back",
-        "browser_press",
-        "browser_get_images",
-        "browser_vision",
-        "browser_console",
-    ],
+    "browser_tools": _BROWSER_PAGES,
     "cronjob_tools": ["cronjob"],
     "rl_tools": [
         "rl_list_environments",

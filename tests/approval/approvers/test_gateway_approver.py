@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests.approval.approvers.approval_requests import RECURSIVE_DELETE, FileStore, made_request
-from toolcrib.approval.approvers.gateway import PENDING, GatewayApprover, UnknownChoice
+from toolcrib.approval.approvers.gateway import GatewayApprover, UnknownChoice
 from toolcrib.approval.approvers.smart import advise_against
-from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest, Danger
+from toolcrib.core.approvals import PENDING, ApprovalAnswer, ApprovalRequest, Danger
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from toolcrib.cli.output import cell_width
 from toolcrib.config.paths import Home
 from toolcrib.core.messages import Image, RequestedCall
 
-PIXEL = b"\x89PNG\r\n\x1a\nnot a real picture"
+PIXEL = b"\x89PNG\r\n\x1a\nnot a real picture IEND"
 
 
 class Clock:
@@ -258,9 +258,9 @@ def test_a_message_carries_its_images_and_says_so(tmp_path: Path) -> None:
     ("content", "kind"),
     [
         (PIXEL, "image/png"),
-        (b"\xff\xd8\xff\xe0 and so on", "image/jpeg"),
-        (b"GIF89a and so on", "image/gif"),
-        (b"RIFF\x00\x00\x00\x00WEBPVP8 ", "image/webp"),
+        (b"\xff\xd8\xff\xe0 and so on\xff\xd9", "image/jpeg"),
+        (b"GIF89a\0 and so on;", "image/gif"),
+        (b"RIFF\x08\x00\x00\x00WEBPVP8 ", "image/webp"),
     ],
 )
 def test_an_image_is_sent_as_what_it_is(tmp_path: Path, content: bytes, kind: str) -> None:
@@ -281,6 +281,16 @@ def test_what_is_no_image_is_not_sent(tmp_path: Path, content: bytes) -> None:
 
     assert not message.images
     assert [note.split(":")[0] for note in notes] == ["image not attached"]
+
+
+def test_an_image_without_its_end_is_not_sent(tmp_path: Path) -> None:
+    """A service would refuse it, and with it every later request of the conversation."""
+    (tmp_path / "cat.png").write_bytes(PIXEL[:-4])
+
+    message, notes = with_images("cat.png", tmp_path)
+
+    assert not message.images
+    assert notes == [f"image not attached: {tmp_path / 'cat.png'}: its end is missing"]
 
 
 def test_images_of_a_model_are_kept_once_and_for_the_owner_alone(tmp_path: Path) -> None:

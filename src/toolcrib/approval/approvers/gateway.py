@@ -14,11 +14,8 @@ import msgspec
 
 from toolcrib.approval.approvers.smart import is_advised_against
 from toolcrib.config.redact import redact
-from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest, Choice, Danger
+from toolcrib.core.approvals import PENDING, ApprovalAnswer, ApprovalRequest, Choice
 from toolcrib.core.errors import UnknownName
-
-PENDING = "pending"
-"""`decided_by` of a deny that answers only the call: the request stays open in the store and can still be answered."""
 
 Payload = dict[str, Any]
 Notify = Callable[[Payload], Awaitable[None] | None]
@@ -234,7 +231,7 @@ def _failure_reason(notified: asyncio.Future[None]) -> str:
 
 def _payload(request: ApprovalRequest) -> Payload:
     """What a front end receives: the reference system's keys, and the id of this request."""
-    keys = list(dict.fromkeys(redact(_pattern_key(danger)) for danger in request.dangers))
+    keys = list(dict.fromkeys(redact(danger.pattern_key) for danger in request.dangers))
     payload: Payload = {
         "command": redact(request.command),
         "pattern_key": keys[0] if keys else "",
@@ -244,11 +241,6 @@ def _payload(request: ApprovalRequest) -> Payload:
         "request_id": request.id,
     }
     return payload | {"smart_denied": True} if is_advised_against(request) else payload
-
-
-def _pattern_key(danger: Danger) -> str:
-    """The name under which the reference system stores a danger."""
-    return danger.rule if danger.rule.startswith("plugin_rule:") else danger.description
 
 
 def _answer_from(choice: str, reason: str | None, every_scope: bool, request: ApprovalRequest) -> ApprovalAnswer:

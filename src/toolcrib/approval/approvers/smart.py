@@ -143,15 +143,13 @@ class SmartApprover:
         finally:
             # A stalled model may ignore the cancellation; don't wait for it.
             task.cancel()
-        return task.result() if task.done() and not task.cancelled() else "unsure"
+        if not task.done() or task.cancelled() or task.exception() is not None:
+            return "unsure"
+        return _parse_opinion(task.result())
 
 
-async def _complete(judge: Judge, prompt: str, timeout_seconds: float) -> Opinion:
-    try:
-        reply = await judge.complete(prompt, timeout_seconds=timeout_seconds)
-    except Exception:  # noqa: BLE001 - a provider may raise anything; any failure means that a person is asked
-        return "unsure"
-    return _parse_opinion(reply)
+async def _complete(judge: Judge, prompt: str, timeout_seconds: float) -> str:
+    return await judge.complete(prompt, timeout_seconds=timeout_seconds)
 
 
 def _prompt(request: ApprovalRequest, boundary: str) -> str:

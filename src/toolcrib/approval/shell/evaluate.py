@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-
-from msgspec.structs import replace
+from collections.abc import Sequence
 
 from toolcrib.approval.shell.assignments import LASTING_HOOKS, assign, declare, judge_environment
 from toolcrib.approval.shell.expansion import Expander, further_input, loop_values
+from toolcrib.approval.shell.findings import FindingLog
 from toolcrib.approval.shell.fork_bombs import is_bomb, spawns_itself, spawns_without_end
 from toolcrib.approval.shell.handlers import HANDLERS
 from toolcrib.approval.shell.judge import (
@@ -27,7 +25,6 @@ from toolcrib.approval.shell.model import (
     NOTHING,
     UNKNOWN,
     ExpandedWord,
-    Finding,
     NotUnderstood,
     Origin,
     Severity,
@@ -70,6 +67,7 @@ CHARACTERS_PASSED_ON = 2000
 OPTION_LETTERS_IN_A_STEP = 64
 MAX_CALLS = 8
 MAX_RECURSION = 2
+INIT_SCRIPT = re.compile(r"/etc/(?:rc\.d/)?(?:init|rc)\.d/[\w.-]+$")
 DANGEROUS_BY_ARGUMENTS = name_set(
     "rm grm srm shred wipe unlink dd truncate chmod chown chgrp kill pkill killall shutdown reboot halt poweroff init "
     "mkfs wipefs sudo doas env nohup eval exec xargs busybox"
@@ -81,11 +79,8 @@ class Evaluator:
     """Collects the findings of one command line."""
 
     def __init__(self) -> None:
-        self.findings: list[Finding] = []
-        self.reported: set[Finding] = set()
+        self.log = FindingLog()
         self.not_understood: list[str] = []
-        self.workspace = "//"
-        """The workspace folder, with a trailing slash."""
         self.expander = Expander(self.run_substitution, self.spend)
         self.hooks: set[tuple[str, str]] = set()
 
@@ -474,18 +469,16 @@ class Evaluator:
             if id(definition[1]) not in self.called:
                 self.judge_function(*definition, state)
             elif id(definition[1]) in lasting:
-                known = {finding.rule for finding in self.findings}
-                before = len(self.findings)
-                self.judge_function(*definition, state)
                 # Do not report again what was found when it was called.
-                self.findings[before:] = [each for each in self.findings[before:] if each.rule not in known]
+                with self.log.only_new_rules():
+                    self.judge_function(*definition, state)
         self.source, self.site = source, site
         for name, (text, place) in list(self.aliases.items()):
-            with self.only_prepared():
+            with self.log.only_prepared():
                 self.judge_alias(name, text, state.copy(), place)
         hooks = {name: value for name, value in state.variables.items() if name in LASTING_HOOKS}
         if hooks:
-            with self.only_prepared():
+            with self.log.only_prepared():
                 judge_environment(self, hooks, state, self.whole_site())
 
     def judge_function(
@@ -501,19 +494,10 @@ class Evaluator:
         # Inside it, its own name means the program of that name, as after `command`.
         self.calls = [name] * MAX_RECURSION
         try:
-            with self.only_prepared():
+            with self.log.only_prepared():
                 self.command(body, inner, None)
         finally:
             self.calls = []
-
-    @contextmanager
-    def only_prepared(self) -> Iterator[None]:
-        """Inside, turn blocks into questions: none of it has run yet."""
-        before = len(self.findings)
-        try:
-            yield
-        finally:
-            self.soften(before)
 
     def judge_alias(self, name: str, text: str, state: ShellState, site: CommandLocation) -> None:
         self.calls.append(name)
@@ -580,42 +564,10 @@ class Evaluator:
     def report(
         self, key: str, reason: str, site: CommandLocation, *, severity: Severity = "ask", paths: tuple[str, ...] = ()
     ) -> None:
-        danger = DANGERS[key]
-        finding = Finding(
-            rule=key,
-            description=danger.description,
-            severity=severity,
-            subcommand=site.text[:500],
-            span=site.span,
-            paths=tuple(path.replace(UNKNOWN, "…") for path in paths),
-            scope=self.scope(danger.scope, paths),
-            reason=reason,
-        )
-        if finding not in self.reported:
-            self.reported.add(finding)
-            self.findings.append(finding)
-
-    def scope(self, usual: str, paths: tuple[str, ...]) -> str:
-        """What a grant would cover: the workspace if every path is known to be in it, otherwise something wider."""
-        if usual != "inside the workspace":
-            return usual
-        if not paths or any(UNKNOWN in path for path in paths):
-            return "files that are only known at run time"
-        inside = all(
-            path.startswith(self.workspace) if path.startswith("/") else not path.startswith("..") for path in paths
-        )
-        return usual if inside else "outside the workspace"
+        self.log.report(DANGERS[key], reason, site, severity=severity, paths=paths)
 
     def whole_site(self) -> CommandLocation:
         return self.site or CommandLocation(self.source.strip(), (0, len(self.source)))
-
-    def soften(self, first: int) -> None:
-        """Turn blocks into questions for code that is only defined."""
-        for number in range(first, len(self.findings)):
-            if self.findings[number].severity == "block":
-                # Running the same code later is still blocked.
-                self.reported.discard(self.findings[number])
-                self.findings[number] = replace(self.findings[number], severity="ask")
 
     def spend(self, steps: int) -> None:
         self.steps += steps
@@ -635,6 +587,3 @@ def effort(words: list[ExpandedWord], state: ShellState, stdin: StreamData | Non
         + letters // OPTION_LETTERS_IN_A_STEP
         + read // CHARACTERS_PASSED_ON
     )
-
-
-INIT_SCRIPT = re.compile(r"/etc/(?:rc\.d/)?(?:init|rc)\.d/[\w.-]+$")

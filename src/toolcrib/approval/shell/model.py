@@ -1,4 +1,4 @@
-"""The values that the shell analyser works with: words, data on pipes, findings, and limits."""
+"""The values that the shell analyser works with: words, data on pipes, and limits."""
 
 from __future__ import annotations
 
@@ -83,27 +83,6 @@ class StreamData(msgspec.Struct, frozen=True):
 
 NOTHING = StreamData("")
 ANYTHING = StreamData(None)
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One danger in a command line, tied to the sub-command that causes it."""
-
-    rule: str
-    description: str
-    severity: Severity
-    subcommand: str
-    span: tuple[int, int]
-    paths: tuple[str, ...]
-    scope: str
-    reason: str
-
-
-class Assessment(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict on a whole command line, the findings behind it, and what could not be understood."""
-
-    verdict: VerdictName
-    findings: tuple[Finding, ...] = ()
-    not_understood: tuple[str, ...] = ()
 
 
 class NotUnderstood(Exception):

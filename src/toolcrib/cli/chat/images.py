@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 from toolcrib.config.files import OWNER_FILE, make_folder
 from toolcrib.config.paths import Home
 from toolcrib.core.messages import Image, Message, user_message
+from toolcrib.files.file_types import HEAD_BYTES, image_type, is_cut_off
 
 MEDIA_TYPES = {
     ".png": "image/png",
@@ -20,12 +21,6 @@ MEDIA_TYPES = {
     ".jpeg": "image/jpeg",
     ".gif": "image/gif",
     ".webp": "image/webp",
-}
-_BEGINNINGS = {
-    b"\x89PNG\r\n\x1a\n": "image/png",
-    b"\xff\xd8\xff": "image/jpeg",
-    b"GIF87a": "image/gif",
-    b"GIF89a": "image/gif",
 }
 MAX_IMAGE_BYTES = 20_000_000
 NOT_ATTACHED = "image not attached"
@@ -73,21 +68,17 @@ def named_images(text: str, folder: Path) -> list[Path]:
 
 
 def load_image(path: Path) -> Image:
-    """The image in a file; OSError if it cannot be read, ValueError if it is too large or no image."""
+    """The image in a file; OSError if it cannot be read, ValueError if it is too large, no image, or incomplete."""
     if path.stat().st_size > MAX_IMAGE_BYTES:
         raise ValueError(f"it is larger than {MAX_IMAGE_BYTES // 1_000_000} MB")
     content = path.read_bytes()
-    return Image(media_type=_media_type(content), data=base64.b64encode(content).decode("ascii"))
-
-
-def _media_type(content: bytes) -> str:
-    """The media type by content: providers reject a request with a mislabelled image."""
-    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
-        return "image/webp"
-    found = next((kind for beginning, kind in _BEGINNINGS.items() if content.startswith(beginning)), "")
-    if not found:
+    # By content, not by name: providers reject a request with a mislabelled image.
+    media_type = image_type(content[:HEAD_BYTES])
+    if not media_type:
         raise ValueError("it is not a PNG, JPEG, GIF or WebP image")
-    return found
+    if is_cut_off(media_type, content):
+        raise ValueError("its end is missing")
+    return Image(media_type=media_type, data=base64.b64encode(content).decode("ascii"))
 
 
 def save_image(image: Image, folder: Path) -> str:

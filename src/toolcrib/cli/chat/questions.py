@@ -11,6 +11,7 @@ from rich.text import Text
 from toolcrib.approval.approvers.console import ConsoleApprover, QuestionQueue
 from toolcrib.cli.chat.frontend import Frontend
 from toolcrib.cli.chat.status import Status
+from toolcrib.cli.console import chosen
 from toolcrib.cli.output import clean, one_line
 from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest
 from toolcrib.core.context import ToolContext
@@ -99,13 +100,8 @@ class ChatAsker:
         answer = text.strip()
         if self._answer is None or self._answer.done() or not answer:
             return False
-        self._answer.set_result(self._chosen(answer))
+        self._answer.set_result(chosen(answer, self._choices))
         return True
-
-    def _chosen(self, answer: str) -> str:
-        if answer.isascii() and answer.isdigit() and 1 <= int(answer) <= len(self._choices):
-            return self._choices[int(answer) - 1]
-        return next((choice for choice in self._choices if choice.lower() == answer.lower()), answer)
 
     def _show(self, question: str) -> None:
         rows = [Text(clean(question), "bold")]

@@ -15,7 +15,7 @@ from toolcrib.approval.command_reader import read_command
 from toolcrib.approval.grants import Grant, suggest
 from toolcrib.approval.options import GateOptions
 from toolcrib.approval.policy import ISOLATED_BACKENDS, Action, Decision, Policy, decide
-from toolcrib.approval.shell.model import Finding
+from toolcrib.approval.shell.findings import Finding
 from toolcrib.cli.commands.approvals import REASONS, danger_as_json, describe_danger
 from toolcrib.cli.output import print_json, print_line, print_pairs
 from toolcrib.config.load import load_settings

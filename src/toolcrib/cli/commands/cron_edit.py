@@ -14,7 +14,6 @@ from toolcrib.approval.grants import Grant
 from toolcrib.approval.options import GateOptions
 from toolcrib.approval.policy import Action, decide
 from toolcrib.cli.commands.cron import job_argument, job_author, job_draft, job_options, next_runs_text, open_jobs
-from toolcrib.cli.commands.skills import require_skill
 from toolcrib.cli.output import note, one_line, print_pairs
 from toolcrib.cli.runtime import open_runtime
 from toolcrib.config.load import load_settings
@@ -38,7 +37,7 @@ def require_skills(job: Job) -> None:
     if job.skills:
         shelf = open_runtime().context().services.skills.catalog(job.workdir)
         for name in job.skills:
-            require_skill(shelf, name)
+            shelf.get(name, advice="`toolcrib skills list` lists them all")
 
 
 def warn_of_refused_commands(job: Job, settings: Settings) -> None:

@@ -37,7 +37,6 @@ from toolcrib.config.environment import environment
 from toolcrib.config.load import load_settings
 from toolcrib.config.settings import Settings
 from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest
-from toolcrib.core.attempt import attempt_async
 from toolcrib.core.errors import ToolcribError, UnknownName, UsageError
 from toolcrib.core.ports import Approver
 from toolcrib.core.types import JsonObject, ToolResult
@@ -386,10 +385,16 @@ async def _about(connection: Any) -> JsonObject:
     info, able = client.server_info, client.server_capabilities
     about: JsonObject = {"name": f"{info.name} {info.version}".strip() if info is not None else "", "resources": None}
     about["prompts"] = None
-    for kind, listing in (("resources", client.list_resources), ("prompts", client.list_prompts)):
+    listings: dict[str, Callable[[Any], Awaitable[Any]]] = {
+        "resources": lambda client: client.list_resources(),
+        "prompts": lambda client: client.list_prompts(),
+    }
+    for kind, listing in listings.items():
         if getattr(able, kind) is not None:
-            page, error = await attempt_async(listing())
-            about[kind] = str(error) if page is None else len(getattr(page, kind))
+            try:
+                about[kind] = len(getattr(await connection.ask(listing, LIST_SECONDS), kind))
+            except (ToolcribError, TimeoutError) as error:
+                about[kind] = str(error)
     return about
 
 

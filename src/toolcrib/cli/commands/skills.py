@@ -16,7 +16,7 @@ from toolcrib.core.errors import UsageError
 from toolcrib.core.types import JsonObject
 from toolcrib.skills.catalog import SkillCatalog, find_in, skill_at
 from toolcrib.skills.check import SkillProblem, find_problems
-from toolcrib.skills.skill import SKILL_FILE, SOURCE_LABELS, Skill, SkillError, UnknownSkill, list_files, read_text
+from toolcrib.skills.skill import SKILL_FILE, SOURCE_LABELS, Skill, SkillError, list_files, read_text
 
 group = CommandGroup("skills")
 MAX_DESCRIPTION_CHARS = 100
@@ -34,11 +34,7 @@ def require_skill(shelf: SkillCatalog, name: str) -> Skill:
     for skill in shelf.hidden:
         if name == skill.name and not any(one.name == name for one in shelf.skills):
             return skill
-    try:
-        return shelf.get(name)
-    except UnknownSkill:
-        known = [skill.name for skill in shelf.skills]
-        raise UnknownSkill(name, known, advice="`toolcrib skills list` lists them all") from None
+    return shelf.get(name, advice="`toolcrib skills list` lists them all")
 
 
 def complete_skills(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from toolcrib.core.environments import BackendPath, BackendStatus, Leftover, OnOutput, TerminalSize
 from toolcrib.core.errors import EnvironmentFailed, EnvironmentGone
-from toolcrib.environments.backend import Backend, EnvironmentRequest
+from toolcrib.environments.backend import EnvironmentRequest
 from toolcrib.environments.hosted import (
     CLOSE_SECONDS,
     END_OF_INPUT,
@@ -26,8 +26,11 @@ from toolcrib.environments.hosted import (
     OPEN_SECONDS,
     SNAPSHOT_SECONDS,
     SPAWN_SECONDS,
+    HostedService,
     TextRelayProcess,
     check_lifetime,
+    hosted_backend,
+    hosted_options,
     input_lines,
     load_sdk,
     new_name,
@@ -42,6 +45,7 @@ from toolcrib.environments.hosted import (
 
 KIND = "daytona"
 KEY_REMEDY = "create a key at https://app.daytona.io/dashboard/keys and set DAYTONA_API_KEY"
+SERVICE = HostedService("daytona", "https://status.daytona.io", KEY_REMEDY)
 RECONNECTS = 5
 POLL_SECONDS = (0.5, 1, 2, 5, 15, 60, 300)
 
@@ -318,12 +322,9 @@ def _gigabytes(megabytes: int | None) -> int | None:
 
 
 def _failed(sdk: Any, doing: str, error: Exception) -> EnvironmentFailed:
-    if isinstance(error, TimeoutError | sdk.DaytonaTimeoutError):
-        return EnvironmentFailed(f"daytona did not {doing} in time; try again, or check https://status.daytona.io")
-    said = f"daytona could not {doing}: {one_line(error)}"
-    if isinstance(error, sdk.DaytonaAuthenticationError | sdk.DaytonaForbiddenError):
-        return EnvironmentFailed(f"{said}; {KEY_REMEDY}")
-    return EnvironmentFailed(said)
+    timed_out = isinstance(error, TimeoutError | sdk.DaytonaTimeoutError)
+    denied = isinstance(error, sdk.DaytonaAuthenticationError | sdk.DaytonaForbiddenError)
+    return SERVICE.failure(doing, error, timed_out=timed_out, denied=denied)
 
 
 def options_from(request: EnvironmentRequest) -> DaytonaOptions:
@@ -333,24 +334,10 @@ def options_from(request: EnvironmentRequest) -> DaytonaOptions:
         api_key=environ.get("DAYTONA_API_KEY", ""),
         api_url=environ.get("DAYTONA_API_URL", ""),
         target=environ.get("DAYTONA_TARGET", ""),
-        image=request.spec.image,
-        attach=request.address.get("sandbox", ""),
-        cpu=section.cpus or None,
-        memory_mb=section.memory_mb or None,
         disk_mb=section.disk_mb or None,
-        network=section.network,
-        lifetime_seconds=section.max_lifetime_seconds,
+        **hosted_options(request),
         idle_seconds=section.idle_seconds,
     )
 
 
-BACKEND = Backend(
-    kind=KIND,
-    location="hosted",
-    section="daytona",
-    create=lambda request: request.shell_over(DaytonaEngine(options_from(request))),
-    probe=lambda request: probe(options_from(request)),
-    leftovers=lambda request: leftovers(options_from(request)),
-    remove=lambda leftover, request: remove(leftover, options_from(request)),
-    is_self_contained=lambda _spec, _section: True,
-)
+BACKEND = hosted_backend(KIND, "daytona", options_from, DaytonaEngine, probe=probe, leftovers=leftovers, remove=remove)

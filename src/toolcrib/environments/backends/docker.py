@@ -544,19 +544,9 @@ def _create(request: EnvironmentRequest) -> ShellEnvironment:
     return request.shell_over(DockerEngine(options_from(request)), default_folder)
 
 
-async def _probe(request: EnvironmentRequest) -> BackendStatus:
+def _client_options(request: EnvironmentRequest) -> tuple[str, Mapping[str, str]]:
     options = options_from(request)
-    return await probe(options.binary, options.environ)
-
-
-async def _list_leftovers(request: EnvironmentRequest) -> list[Leftover]:
-    options = options_from(request)
-    return await leftovers(options.binary, options.environ)
-
-
-async def _remove_leftover(leftover: Leftover, request: EnvironmentRequest) -> None:
-    options = options_from(request)
-    await remove(leftover, options.binary, options.environ)
+    return options.binary, options.environ
 
 
 BACKEND = Backend(
@@ -564,9 +554,9 @@ BACKEND = Backend(
     location="container",
     section="docker",
     create=_create,
-    probe=_probe,
-    leftovers=_list_leftovers,
-    remove=_remove_leftover,
+    probe=lambda request: probe(*_client_options(request)),
+    leftovers=lambda request: leftovers(*_client_options(request)),
+    remove=lambda leftover, request: remove(leftover, *_client_options(request)),
     is_self_contained=lambda spec, section: (
         not (section.volumes or section.extra_args or dict(spec.options).get("workspace"))
     ),

@@ -11,7 +11,7 @@ from typing import Any
 
 from toolcrib.core.environments import BackendPath, BackendStatus, Leftover, OnOutput, TerminalSize
 from toolcrib.core.errors import EnvironmentFailed, EnvironmentGone
-from toolcrib.environments.backend import Backend, EnvironmentRequest
+from toolcrib.environments.backend import EnvironmentRequest
 from toolcrib.environments.hosted import (
     CLOSE_SECONDS,
     LIST_SECONDS,
@@ -20,7 +20,10 @@ from toolcrib.environments.hosted import (
     SNAPSHOT_SECONDS,
     SPAWN_SECONDS,
     HostedProcess,
+    HostedService,
     check_lifetime,
+    hosted_backend,
+    hosted_options,
     load_sdk,
     new_name,
     one_line,
@@ -36,6 +39,7 @@ KEY_REMEDY = (
     "create a token at https://modal.com/settings/tokens and set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET, "
     "or run: modal token new"
 )
+SERVICE = HostedService("modal", "https://status.modal.com", KEY_REMEDY)
 WRITE_BYTES = 1024 * 1024
 
 
@@ -275,12 +279,9 @@ def _image(sdk: Any, options: ModalOptions, client: Any) -> Any:
 
 
 def _failed(sdk: Any, doing: str, error: Exception) -> EnvironmentFailed:
-    if isinstance(error, TimeoutError) and not isinstance(error, sdk.exception.Error):
-        return EnvironmentFailed(f"modal did not {doing} in time; try again, or check https://status.modal.com")
-    said = f"modal could not {doing}: {one_line(error)}"
-    if isinstance(error, sdk.exception.AuthError | sdk.exception.PermissionDeniedError):
-        return EnvironmentFailed(f"{said}; {KEY_REMEDY}")
-    return EnvironmentFailed(said)
+    timed_out = isinstance(error, TimeoutError) and not isinstance(error, sdk.exception.Error)
+    denied = isinstance(error, sdk.exception.AuthError | sdk.exception.PermissionDeniedError)
+    return SERVICE.failure(doing, error, timed_out=timed_out, denied=denied)
 
 
 def options_from(request: EnvironmentRequest) -> ModalOptions:
@@ -290,22 +291,8 @@ def options_from(request: EnvironmentRequest) -> ModalOptions:
         token_id=environ.get("MODAL_TOKEN_ID", ""),
         token_secret=environ.get("MODAL_TOKEN_SECRET", ""),
         app=section.app,
-        image=request.spec.image,
-        attach=request.address.get("sandbox", ""),
-        cpu=section.cpus or None,
-        memory_mb=section.memory_mb or None,
-        network=section.network,
-        lifetime_seconds=section.max_lifetime_seconds,
+        **hosted_options(request),
     )
 
 
-BACKEND = Backend(
-    kind=KIND,
-    location="hosted",
-    section="modal",
-    create=lambda request: request.shell_over(ModalEngine(options_from(request))),
-    probe=lambda request: probe(options_from(request)),
-    leftovers=lambda request: leftovers(options_from(request)),
-    remove=lambda leftover, request: remove(leftover, options_from(request)),
-    is_self_contained=lambda _spec, _section: True,
-)
+BACKEND = hosted_backend(KIND, "modal", options_from, ModalEngine, probe=probe, leftovers=leftovers, remove=remove)

@@ -15,7 +15,7 @@ from typing import Any
 
 from toolcrib.core.environments import BackendPath, BackendStatus, Leftover, OnOutput, TerminalSize
 from toolcrib.core.errors import EnvironmentFailed, EnvironmentGone
-from toolcrib.environments.backend import Backend, EnvironmentRequest
+from toolcrib.environments.backend import EnvironmentRequest
 from toolcrib.environments.hosted import (
     CLOSE_SECONDS,
     LIST_SECONDS,
@@ -23,8 +23,11 @@ from toolcrib.environments.hosted import (
     OPEN_SECONDS,
     SNAPSHOT_SECONDS,
     SPAWN_SECONDS,
+    HostedService,
     TextRelayProcess,
     check_lifetime,
+    hosted_backend,
+    hosted_options,
     load_sdk,
     new_name,
     one_line,
@@ -41,6 +44,7 @@ KEY_REMEDY = (
     "create a token at https://vercel.com/account/settings/tokens and set VERCEL_TOKEN, VERCEL_TEAM_ID and "
     "VERCEL_PROJECT_ID"
 )
+SERVICE = HostedService("vercel", "https://www.vercel-status.com", KEY_REMEDY)
 GONE = (404, 410)
 
 
@@ -296,37 +300,20 @@ def _missing(options: VercelOptions) -> str:
 
 
 def _failed(sdk: Any, doing: str, error: Exception) -> EnvironmentFailed:
-    if isinstance(error, TimeoutError):
-        return EnvironmentFailed(f"vercel did not {doing} in time; try again, or check https://www.vercel-status.com")
-    said = f"vercel could not {doing}: {one_line(error)}"
-    if isinstance(error, sdk.SandboxCredentialsError) or getattr(error, "status_code", None) in (401, 403):
-        return EnvironmentFailed(f"{said}; {KEY_REMEDY}")
-    return EnvironmentFailed(said)
+    timed_out = isinstance(error, TimeoutError)
+    denied = isinstance(error, sdk.SandboxCredentialsError) or getattr(error, "status_code", None) in (401, 403)
+    return SERVICE.failure(doing, error, timed_out=timed_out, denied=denied)
 
 
 def options_from(request: EnvironmentRequest) -> VercelOptions:
     """What the settings, the spec, the address and the keys in the environment say about the sandbox."""
-    section, environ = request.section, request.environ
+    environ = request.environ
     return VercelOptions(
         token=environ.get("VERCEL_TOKEN", ""),
         team_id=environ.get("VERCEL_TEAM_ID", ""),
         project_id=environ.get("VERCEL_PROJECT_ID", ""),
-        image=request.spec.image,
-        attach=request.address.get("sandbox", ""),
-        cpu=section.cpus or None,
-        memory_mb=section.memory_mb or None,
-        network=section.network,
-        lifetime_seconds=section.max_lifetime_seconds,
+        **hosted_options(request),
     )
 
 
-BACKEND = Backend(
-    kind=KIND,
-    location="hosted",
-    section="vercel",
-    create=lambda request: request.shell_over(VercelEngine(options_from(request))),
-    probe=lambda request: probe(options_from(request)),
-    leftovers=lambda request: leftovers(options_from(request)),
-    remove=lambda leftover, request: remove(leftover, options_from(request)),
-    is_self_contained=lambda _spec, _section: True,
-)
+BACKEND = hosted_backend(KIND, "vercel", options_from, VercelEngine, probe=probe, leftovers=leftovers, remove=remove)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -22,7 +21,7 @@ from msgspec import Struct
 
 from toolcrib.core.environments import OnOutput, TerminalSize
 from toolcrib.core.errors import EnvironmentFailed
-from toolcrib.environments.host_process import END_OF_TRANSMISSION, PipeReader, on_exit
+from toolcrib.environments.host_process import END_OF_TRANSMISSION, PipeReader, PipeWriter, on_exit
 
 # Output on a terminal arrives a little later than the notification that the program has ended.
 TERMINAL_SETTLES_SECONDS = 0.05
@@ -35,37 +34,22 @@ class SandboxProcess:
         self.pid = pid
         self._loop = asyncio.get_running_loop()
         self._on_terminal = on_terminal
-        self._stdin: int | None = stdin
-        self._writing = asyncio.Lock()
-        self._input_moves: asyncio.Future[None] | None = None
+        self._input = PipeWriter(stdin)
         self._code: int | None = None
         self._exited: asyncio.Future[int] = self._loop.create_future()
         self._settling: asyncio.TimerHandle | None = None
-        os.set_blocking(stdin, False)
         self._output = PipeReader(output, on_output, is_pipe=not on_terminal, on_close=self._settle)
 
     async def write(self, data: bytes) -> None:
-        async with self._writing:
-            rest = memoryview(data)
-            while rest:
-                if self._stdin is None:
-                    raise BrokenPipeError(errno.EPIPE, "its input is closed")
-                try:
-                    rest = rest[os.write(self._stdin, rest) :]
-                except BlockingIOError:
-                    await self._room_for_input(self._stdin)
-                except OSError as error:
-                    if error.errno == errno.EIO:
-                        raise BrokenPipeError(errno.EPIPE, "its terminal is closed") from error
-                    raise
+        await self._input.write(data)
 
     async def close_input(self) -> None:
-        if self._stdin is None:
+        if not self._input.is_open:
             return
         if self._on_terminal and self._code is None:
             await self.write(END_OF_TRANSMISSION)
             return
-        self._close_stdin()
+        self._input.close()
 
     async def resize(self, size: TerminalSize) -> None:
         if self._on_terminal and self._output.descriptor is not None:
@@ -79,14 +63,14 @@ class SandboxProcess:
 
     def close_streams(self) -> None:
         """Close both streams on this side at once."""
-        self._close_stdin()
+        self._input.close()
         self._output.close()
 
     def ended(self, code: int) -> None:
         """The spawner reported its exit; its output is already in the pipe."""
         self._code = code
         self._output.drain()
-        self._close_stdin()
+        self._input.close()
         if self._on_terminal and self._output.descriptor is not None:
             self._settling = self._loop.call_later(TERMINAL_SETTLES_SECONDS, self._settle)
         else:
@@ -94,7 +78,7 @@ class SandboxProcess:
 
     def lost(self, reason: str) -> None:
         """The sandbox is gone, and this program with it."""
-        self._close_stdin()
+        self._input.close()
         while self._output.read():
             pass
         self._output.close()
@@ -108,28 +92,6 @@ class SandboxProcess:
             self._settling = None
         if self._code is not None and not self._exited.done():
             self._exited.set_result(self._code)
-
-    async def _room_for_input(self, descriptor: int) -> None:
-        """Returns when more can be written, or when the input was closed."""
-        self._input_moves = self._loop.create_future()
-        self._loop.add_writer(descriptor, self._release_writer)
-        try:
-            await self._input_moves
-        finally:
-            if self._stdin is not None:
-                self._loop.remove_writer(descriptor)
-            self._input_moves = None
-
-    def _release_writer(self) -> None:
-        if self._input_moves is not None and not self._input_moves.done():
-            self._input_moves.set_result(None)
-
-    def _close_stdin(self) -> None:
-        if self._stdin is not None:
-            self._loop.remove_writer(self._stdin)
-            os.close(self._stdin)
-            self._stdin = None
-            self._release_writer()
 
 
 START_SECONDS = 20.0

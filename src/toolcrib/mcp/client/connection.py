@@ -18,7 +18,7 @@ from mcp.client import ClientRequestContext
 from mcp.client.sse import sse_client
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp.client.subscriptions import SubscriptionLost
+from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp_types import (
     CONNECTION_CLOSED,
     INVALID_REQUEST,
@@ -58,6 +58,7 @@ from toolcrib.mcp.client.rate_limiter import RateLimiter
 from toolcrib.mcp.client.results import convert_result
 from toolcrib.mcp.client.server_process import LaunchSpec
 from toolcrib.mcp.client.servers import Server
+from toolcrib.mcp.client.stdio_transport import stdio_transport
 from toolcrib.mcp.client.tool_list import (
     MAX_LIST_CHARS,
     MAX_TOOLS,
@@ -71,6 +72,9 @@ from toolcrib.mcp.client.untrusted_text import one_line
 from toolcrib.mcp.loop_detection import LOOP_DETECTED
 from toolcrib.registry.results import tool_error
 from toolcrib.version import __version__
+
+UNREACHABLE_ERRORS = (TimeoutError, ToolcribError, anyio.ClosedResourceError, anyio.BrokenResourceError)
+"""What a request raises if it or its response does not get through."""
 
 
 class StreamObserver(Protocol):
@@ -107,9 +111,6 @@ def _streams(
         return _http_streams(launch, observer, auth)
     if sys.platform == "win32":
         return _windows_streams(launch)
-    # It needs POSIX modules.
-    from toolcrib.mcp.client.stdio_transport import stdio_transport  # noqa: PLC0415
-
     observer.direct = DirectCalls()
     return stdio_transport(launch, observer.direct, observer.on_started, observer.end)
 
@@ -360,7 +361,7 @@ class Connection:
         except MCPError as error:
             # An error response proves that the server is alive, too.
             return error.code not in (CONNECTION_CLOSED, REQUEST_TIMEOUT)
-        except (TimeoutError, ToolcribError, ValidationError, anyio.ClosedResourceError, anyio.BrokenResourceError):
+        except (ValidationError, *UNREACHABLE_ERRORS):
             return False
         return True
 
@@ -369,10 +370,14 @@ class Connection:
         if not self.is_modern or not any(self._subscriptions().values()):
             return
         while not self.end_reason:
-            _, error = await attempt_async(self._listen_once())
-            if not isinstance(error, SubscriptionLost):
-                return  # The server ended the subscription or does not support it.
-            await asyncio.sleep(LISTEN_AGAIN_SECONDS)
+            try:
+                await self._listen_once()
+            except SubscriptionLost:
+                await asyncio.sleep(LISTEN_AGAIN_SECONDS)
+            except (MCPError, ListenNotSupportedError, ValidationError, *UNREACHABLE_ERRORS):
+                return  # The server does not support it, or is gone.
+            else:
+                return  # The server ended the subscription.
             self._setup.on_change()
 
     def _subscriptions(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Literal, TypeVar
 
 from toolcrib.core.attempt import attempt_async
-from toolcrib.core.context import Services, ToolContext, current_context
+from toolcrib.core.context import NO_ANSWER, Services, ToolContext, current_context
 from toolcrib.core.errors import ToolcribError, UsageError
 from toolcrib.mcp.client.callbacks import Contexts
 from toolcrib.mcp.client.untrusted_text import one_line, shown
@@ -18,8 +18,6 @@ T = TypeVar("T")
 POLL_SECONDS = 0.25
 """How often we check whether the call that a question belongs to is still running."""
 MAX_QUESTION_SECONDS = 600.0
-NO_ANSWER = "(the user gave no answer)"
-"""What an asker returns when the person closed the question."""
 
 
 class NoUserAvailable(ToolcribError):

@@ -64,6 +64,8 @@ from toolcrib.mcp.client.questions import (
 from toolcrib.mcp.client.servers import Server
 from toolcrib.mcp.client.untrusted_text import one_line
 from toolcrib.mcp.names import toolset_name
+from toolcrib.providers.complete import complete
+from toolcrib.providers.create import create_provider
 
 logger = logging.getLogger(__name__)
 
@@ -280,13 +282,10 @@ class SamplingCallback:
         began = time.monotonic()
         try:
             async with asyncio.timeout(self._settings.timeout):
-                response, error = await attempt_async(provider.complete(request, _ignore_delta))
-        except TimeoutError:
-            response, error = None, TimeoutError("the model took too long")
-        if isinstance(error, TimeoutError):
-            raise SamplingRefused(f"the model did not answer within {self._settings.timeout:g} seconds", INTERNAL_ERROR)
-        if response is None:
-            raise error if isinstance(error, ModelError) else ModelError(f"the provider failed: {error!r}") from error
+                response = await complete(provider, request, _ignore_delta)
+        except TimeoutError as error:
+            limit = f"{self._settings.timeout:g} seconds"
+            raise SamplingRefused(f"the model did not answer within {limit}", INTERNAL_ERROR) from error
         self._log(request, response, time.monotonic() - began)
         return response
 
@@ -355,9 +354,6 @@ class SamplingModels:
         if isinstance(sessions, SessionModels):
             return sessions.model_of(session_id)
         if model not in self._opened:
-            # Heavy, so loaded when the first server samples.
-            from toolcrib.providers.create import create_provider  # noqa: PLC0415
-
             self._opened[model] = create_provider(self._settings, model=model, render=_render)
         return self._opened[model]
 

@@ -35,7 +35,7 @@ from mcp_types import (
 )
 from pydantic import BaseModel, ValidationError
 
-from toolcrib.core.attempt import attempt_async
+from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.types import JsonObject, ToolResult
 from toolcrib.mcp.server.pending_calls import ClientQuestion, ClientReply, PendingCall, PendingCalls, ProgressReport
@@ -199,10 +199,7 @@ class ToolServer:
         )
         ctx = msgspec.structs.replace(base, on_progress=call.report)
         try:
-            result, error = await attempt_async(self._runtime.call(call.name, arguments, ctx=ctx))
-            if error is not None:
-                logger.error("a call of the tool %r failed", call.name, exc_info=error)
-            call.finish(result or ToolResult(content='{"error": "the call failed"}', status="error", name=call.name))
+            call.finish(await self._result(call.name, arguments, ctx))
             # Nobody comes back for a cancelled call.
             seconds = 0.0 if call.cancel.cancelled else KEEP_FINISHED_SECONDS
             asyncio.get_running_loop().call_later(seconds, self.calls.remove, call)
@@ -210,6 +207,13 @@ class ToolServer:
             self._running -= 1
             if not self._running:
                 self._idle.set()
+
+    async def _result(self, name: str, arguments: JsonObject, ctx: ToolContext) -> ToolResult:
+        try:
+            return await self._runtime.call(name, arguments, ctx=ctx)
+        except ToolcribError as error:
+            logger.error("a call of the tool %r failed", name, exc_info=error)
+            return ToolResult(content='{"error": "the call failed"}', status="error", name=name)
 
     async def _follow(self, call: PendingCall, ctx: Context) -> ToolResponse:
         """Report a call to the client until it ends or the client has to return with an answer."""
@@ -272,24 +276,30 @@ class ToolServer:
 
     async def _watch(self) -> None:
         """Notify clients when the tools change, and end sessions that have been idle for long."""
-        notified, seen, swept = None, -1, anyio.current_time()
+        notified: dict[str, Tool] | None = None
+        seen, swept = -1, anyio.current_time()
         while True:
             generation = self._runtime.registry.generation
             if generation != seen:
                 seen = generation
-                tools, error = await attempt_async(self._tools())
-                if error is not None:
-                    logger.error("could not list the tools", exc_info=error)
-                elif tools != notified:
-                    if notified is not None:
-                        await self._notify_change()
-                    notified = tools
+                notified = await self._notify_if_changed(notified)
             await anyio.sleep(CHANGE_POLL_SECONDS)
             if anyio.current_time() - swept > SWEEP_SECONDS:
                 swept = anyio.current_time()
                 for session in self.sessions.idle():
                     if not self.calls.of_session(session.id):
                         await self._end_client_session(session)
+
+    async def _notify_if_changed(self, before: dict[str, Tool] | None) -> dict[str, Tool] | None:
+        """The current tools; `before`, of which clients know, if they cannot be listed."""
+        try:
+            tools = await self._tools()
+        except (ToolcribError, ValidationError) as error:
+            logger.error("could not list the tools", exc_info=error)
+            return before
+        if before is not None and tools != before:
+            await self._notify_change()
+        return tools
 
     async def _notify_change(self) -> None:
         await self.bus.publish(ToolsListChanged())

