@@ -38,6 +38,8 @@ COMPATIBILITY_MODULES = {
     "tools.process_registry": "toolcrib.compat.tools_process_registry",
     "tools.thread_context": "toolcrib.compat.tools_thread_context",
     "tools.tool_search": "toolcrib.compat.tools_tool_search",
+    "tools.url_safety": "toolcrib.compat.tools_url_safety",
+    "tools.website_policy": "toolcrib.compat.tools_url_safety",
     "model_tools": "toolcrib.compat.model_tools",
     "toolsets": "toolcrib.compat.toolsets",
     "toolset_distributions": "toolcrib.compat.toolset_distributions",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -204,12 +204,16 @@ class AddressGuard:
         """
         self.check_host(host, port)
         found = (host,) if _is_literal(host) else await self._look_up(host, port)
+        self.check_found(host, port, found)
+        return found
+
+    def check_found(self, host: str, port: int, found: Sequence[str]) -> None:
+        """Raises AddressRefused if one of the addresses of a host must not be reached."""
         kinds = {self._kind_of(text) for text in found}
         for text in found:
             self._require_allowed(self._kind_of(text), host, port, text)
         if port not in self.rules.ports and "public" in kinds and not self._is_listed(host, port):
             raise _port_refused(host, port)
-        return found
 
     async def _look_up(self, host: str, port: int) -> tuple[str, ...]:
         try:
