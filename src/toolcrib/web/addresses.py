@@ -235,8 +235,8 @@ def _target(rest: str, url: str) -> str:
 
 def check_no_credentials(path: str, query: str, url: str) -> None:
     """Raises AddressRefused if the address contains a key: it would end up in the logs of whoever is asked."""
-    decoded = unquote(unquote(url))
-    if has_secret(url) or has_secret(decoded):
+    decoded = unquote(unquote(url)) if "%" in url else ""
+    if has_secret(f"{url}\n{decoded}"):
         raise AddressRefused("the address contains a key or another secret; leave it out")
     pairs = parse_qsl(query.replace(";", "&"), keep_blank_values=True) if "=" in query else []
     for name, value in (*pairs, *_path_parameters(path)):

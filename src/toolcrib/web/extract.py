@@ -141,7 +141,7 @@ class WebExtract:
         limits = FetchLimits(
             max_bytes=int(web.max_page_mb * 1_000_000), seconds=web.timeout, max_redirects=web.max_redirects
         )
-        response = await self._client.send(HttpRequest(url=str(address), headers={"accept": ACCEPT}, limits=limits))
+        response = await self._client.send(HttpRequest(url=address, headers={"accept": ACCEPT}, limits=limits))
         if response.status >= 400:
             raise PageFailed(f"{address.host!r} answered {_status(response.status)}")
         if not response.body:

@@ -53,7 +53,7 @@ class FetchLimits(msgspec.Struct, frozen=True, kw_only=True):
 class HttpRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request. With `same_origin`, a redirect to another origin fails, so keys in it stay with their owner."""
 
-    url: str
+    url: str | WebAddress
     method: str = "GET"
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     body: bytes = b""
@@ -114,7 +114,8 @@ class GuardedClient:
 
     async def send(self, request: HttpRequest) -> HttpResponse:
         """The response, whatever its status; raises AddressRefused, HostNotFound or FetchFailed."""
-        address = self.guard.check(request.url)
+        address = request.url if isinstance(request.url, WebAddress) else parse_address(request.url)
+        self.guard.check_host(address.host, address.port)
         seconds = request.limits.seconds
         try:
             async with asyncio.timeout(seconds), self._pool() as pool:
@@ -125,7 +126,7 @@ class GuardedClient:
     async def _follow(
         self, pool: httpcore2.AsyncConnectionPool, request: HttpRequest, address: WebAddress
     ) -> HttpResponse:
-        seen = {str(address)}
+        first, seen = address, {str(address)}
         for _ in range(request.limits.max_redirects + 1):
             async with self._turn(address.host):
                 response = await self._exchange(pool, request, address)
@@ -133,8 +134,8 @@ class GuardedClient:
             if response.status not in REDIRECTS or not location:
                 return response
             address = self._next_address(request, address, location)
-            if request.same_origin and address.origin != parse_address(request.url).origin:
-                raise FetchFailed(f"{parse_address(request.url).host!r} redirects to another host", "redirect")
+            if request.same_origin and address.origin != first.origin:
+                raise FetchFailed(f"{first.host!r} redirects to another host", "redirect")
             if str(address) in seen and response.status != 303:
                 raise FetchFailed(f"{address.host!r} redirects in a circle", "redirect")
             seen.add(str(address))

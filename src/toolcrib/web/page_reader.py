@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import selectors
 import subprocess
 import sys
 import threading
@@ -52,6 +53,9 @@ class _Worker:
             # Ctrl-C is for the program, which closes its workers itself.
             start_new_session=True,
         )
+        assert self._process.stdout is not None
+        self._answers = selectors.DefaultSelector()
+        self._answers.register(self._process.stdout, selectors.EVENT_READ)
         self._seconds = seconds
         self._pages = 0
 
@@ -63,19 +67,14 @@ class _Worker:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._pages += 1
-        # The worker limits its processor time; this is for one that waits.
-        watchdog = threading.Timer(2 * self._seconds, self._process.kill)
-        watchdog.start()
-        try:
+        answer, text = None, b""
+        with contextlib.suppress(OSError):
             self._process.stdin.write(json.dumps({**job, "length": len(data)}).encode() + b"\n" + data)
             self._process.stdin.flush()
-            head = self._process.stdout.readline()
-            answer = json.loads(head) if head.endswith(b"\n") else None
-            text = self._process.stdout.read(answer["length"]) if answer is not None else b""
-        except OSError:
-            answer, text = None, b""
-        finally:
-            watchdog.cancel()
+            # The worker limits its processor time; this is for one that waits.
+            if self._answers.select(2 * self._seconds) and (head := self._process.stdout.readline()).endswith(b"\n"):
+                answer = json.loads(head)
+                text = self._process.stdout.read(answer["length"])
         if answer is None:
             self.close()
             raise PageUnreadable("its reader was stopped: it is damaged, or made to use up time or memory")
@@ -86,6 +85,7 @@ class _Worker:
     def close(self) -> None:
         self._process.kill()
         self._process.wait()
+        self._answers.close()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):

@@ -16,6 +16,7 @@ import select
 import sys
 from pathlib import Path
 from typing import Any, BinaryIO
+from urllib.parse import urljoin
 
 if __name__ == "__main__":
     # `-I` leaves out PYTHONPATH, but toolcrib may be running from there.
@@ -153,8 +154,7 @@ def _library_text(page: str, url: str) -> tuple[str, str, bool] | None:
         return None
     title = _lxml_title(tree)
     if url:
-        # The library itself resolves all links against the host, not against the page.
-        tree.make_links_absolute(url, resolve_base_href=True, handle_failures="ignore")
+        _make_links_absolute(tree, url)
     mains = tree.xpath('//main|//*[@role="main"]')
     main_chars = len(" ".join(mains[0].xpath("string()").split())) if len(mains) == 1 else 0
     text = trafilatura.extract(
@@ -169,6 +169,24 @@ def _library_text(page: str, url: str) -> tuple[str, str, bool] | None:
     text = text or ""
     shown = len(_LINK.sub("]", text))
     return title, text, shown >= MIN_CHARS and shown >= MIN_MAIN_SHARE * main_chars
+
+
+def _make_links_absolute(tree: Any, url: str) -> None:
+    """Resolve links against the page; the library itself resolves them against the host."""
+    base = urljoin(url, next(iter(tree.xpath("//base/@href")), ""))
+    origin = urljoin(base, "/").rstrip("/")
+    for link in tree.iter("a"):
+        address = link.get("href", "")
+        if not address or address.startswith(("http://", "https://", "#")):
+            continue
+        if address[0] == "/" and address[1:2] != "/" and "/." not in address:
+            link.set("href", origin + address)
+        else:
+            try:
+                link.set("href", urljoin(base, address.strip()))
+            except ValueError:
+                # Neither an address nor a path: the library drops it.
+                continue
 
 
 def _lxml_title(tree: Any) -> str:
@@ -197,8 +215,10 @@ def _all_text(element: Element) -> str:
 
 def clean(text: str) -> str:
     """The text without embedded images, which only fill the context of a model."""
-    text = _DATA_IMAGE.sub(lambda found: f"[IMAGE: {found[1]}]", text)
-    return _BARE_DATA.sub("[IMAGE]", text)[:MAX_TEXT_CHARS]
+    if "data:" in text:
+        text = _DATA_IMAGE.sub(lambda found: f"[IMAGE: {found[1]}]", text)
+        text = _BARE_DATA.sub("[IMAGE]", text)
+    return text[:MAX_TEXT_CHARS]
 
 
 # Characters
