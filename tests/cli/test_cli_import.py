@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from pathlib import Path
 
@@ -128,3 +129,75 @@ def test_nothing_is_brought_when_nobody_can_be_asked(toolcrib, hermes):
     assert outcome.code == 2
     assert "`toolcrib import hermes --from hermes --yes`" in outcome.stderr
     assert not (toolcrib.home / "sessions.db").exists()
+
+
+def test_a_whole_home_arrives_and_the_second_import_has_nothing_to_do(toolcrib, hermes):
+    """Jobs, soul, providers, keys of MCP servers: each arrives once, and no secret is printed."""
+    (hermes / "cron").mkdir()
+    (hermes / "cron/jobs.json").write_text(
+        '{"jobs": [{"id": "a1", "name": "brief", "prompt": "News", "schedule": {"kind": "cron", "expr": "0 9 * * *"}}]}'
+    )
+    (hermes / "SOUL.md").write_text("You are a lighthouse keeper.")
+    (hermes / "config.yaml").write_text(
+        "custom_providers: [{name: attic, base_url: 'http://127.0.0.1:9/v1', api_key: attic-secret-value}]\n"
+        "mcp_servers: {tides: {command: tides, env: {TIDES_TOKEN: tides-secret-value}}}\n"
+        "plugins: {enabled: [notes]}\n"
+    )
+
+    first = toolcrib("import", "hermes", "--from", "hermes", "--yes")
+    again = toolcrib("import", "hermes", "--from", "hermes", "--yes")
+
+    assert (first.code, again.code) == (0, 0)
+    assert "  cron: brief: pause it there, or both programs run it\n" in first.stdout
+    assert "toolcrib asks you. To change that:" in first.stdout
+    assert "`toolcrib plugins enable notes`" in first.stdout
+    assert "brief" in toolcrib("cron", "list").stdout
+    assert (toolcrib.home / "SOUL.md").read_text() == "You are a lighthouse keeper."
+    assert "tides-secret-value" in (toolcrib.home / ".env").read_text()
+    assert "secret-value" not in (toolcrib.home / "config.yaml").read_text() + first.stdout + again.stdout
+    assert "There is nothing to import" in again.stdout
+
+
+ENTRIES = ["config.yaml", ".env", "SOUL.md", "state.db", "skills", "memories", "plugins", "cron"]
+FOLDERS = ("skills", "memories", "plugins", "cron")
+KINDS = ["empty", "garbage", "folder", "link", "pipe"]
+# Empty files and folders hold nothing to name, and any text is a soul.
+NOT_NAMED = {"empty": ("config.yaml", ".env", "state.db"), "folder": FOLDERS}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_stands_in_the_old_home_the_import_ends_and_names_it(toolcrib, kind: str):
+    """No entry makes it crash or hang, and none is passed over in silence."""
+    root = toolcrib.root / "hermes"
+    root.mkdir()
+    for name in ENTRIES:
+        make_entry(root / name, kind)
+
+    outcome = toolcrib("import", "hermes", "--from", "hermes", "--yes")
+
+    assert "Traceback" not in outcome.stderr
+    named = set(ENTRIES) - set(NOT_NAMED.get(kind, ()))
+    assert [name for name in sorted(named) if f"\n  {name}" not in outcome.stdout] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_the_file_of_jobs_is_the_import_ends_and_names_it(toolcrib, kind: str):
+    """The same for the jobs."""
+    (toolcrib.root / "hermes/cron").mkdir(parents=True)
+    make_entry(toolcrib.root / "hermes/cron/jobs.json", kind)
+
+    outcome = toolcrib("import", "hermes", "--from", "hermes", "--yes")
+
+    assert "Traceback" not in outcome.stderr
+    assert "\n  cron/jobs.json: " in outcome.stdout
+
+
+def make_entry(path: Path, kind: str) -> None:
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "link":
+        path.symlink_to("nowhere")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_bytes(b"" if kind == "empty" else b"\xff\x00{[: garbage")

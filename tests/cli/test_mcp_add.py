@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.cli.cli_program import Program
 from toolcrib.cli.mcp_formats import read_pasted, read_servers
-from toolcrib.cli.mcp_secrets import SecretExtractor, is_secret_name
+from toolcrib.config.mcp_secrets import SecretExtractor, is_secret_name
 from toolcrib.config.yaml_text import parse
 from toolcrib.core.errors import ToolcribError, UsageError
 

@@ -77,6 +77,7 @@ raise RuntimeError("no clock\\nin this house")
 """
 PLUGIN = {"plugins/tide-tables/plugin.yaml": "name: tide-tables\nversion: 1.2.0\ndescription: Tides of the world\n",
           "plugins/tide-tables/__init__.py": "def register(ctx):\n    pass\n"}  # fmt: skip
+BROKEN_PLUGIN = PLUGIN | {"plugins/tide-tables/__init__.py": "import a_package_that_nobody_has\n"}
 SKILLS = {
     "config.yaml": "skills: {bundled: false}\n",
     "skills/kitchen/brew/SKILL.md": "---\nname: brew\ndescription: Make tea.\n---\n\nBoil water.\n",
@@ -206,6 +207,8 @@ SCENARIOS = [
     Scenario("plugins disable tide-tables", PLUGIN | {"config.yaml": "plugins:\n  enabled: [tide-tables]\n"}),
     Scenario("plugins disable tide-table", PLUGIN | {"config.yaml": "plugins:\n  enabled: [tide-table]\n"}),
     Scenario("plugins enable tide-table", PLUGIN),
+    Scenario("plugins enable tide-tables", BROKEN_PLUGIN),
+    Scenario("plugins list", BROKEN_PLUGIN | {"config.yaml": "plugins:\n  enabled: [tide-tables]\n"}),
     Scenario("plugins enable anything"),
     Scenario("config path"),
     Scenario("config get tools.max_parallel"),
@@ -330,7 +333,9 @@ def normalised(text: str, root: Path) -> str:
     text = re.sub(r"\b\d+ tools", "N tools", text)
     text = re.sub(r"  \(\d+\.\d\d s\)", "  (N s)", text)
     text = re.sub(
-        r"(openai|anthropic|embedded|mcp|ssh|documents|modal|daytona|vercel): (\d|not installed).*", r"\1: …", text
+        r"(openai|anthropic|embedded|mcp|ssh|documents|modal|daytona|vercel|hermes): (\d|not installed).*",
+        r"\1: …",
+        text,
     )
     # Nor is how this machine is equipped.
     text = re.sub(r"package (\w+) [\d.]+", r"package \1 VERSION", text)

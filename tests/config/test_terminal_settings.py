@@ -175,7 +175,7 @@ def test_the_flat_keys_of_an_old_home_are_imported(tmp_path, home):
     problems = apply_import(plan)
 
     terminal = load_settings(home, {}).terminal
-    left = [item.name for item in plan.items if item.action != "bring"]
+    left = [item.name for item in plan.items if item.action == "not carried over"]
     assert problems == []
     assert left == ["config.yaml: terminal.persistent_shell", "config.yaml: terminal.modal_mode"]
     assert "config.yaml: terminal.docker_image (here: terminal.docker.image)" in {item.name for item in plan.items}

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import builtins
 import importlib
+import os
+import re
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +17,7 @@ import pytest
 from toolcrib.config.env_vars import OPTIONAL_ENV_VARS
 from toolcrib.core.errors import PluginError, UsageError
 from toolcrib.plugins.load import load_plugins
+from toolcrib.registry.discovery import HERMES_PACKAGES
 from toolcrib.runtime import Runtime
 
 HELLO = """
@@ -104,12 +108,12 @@ def test_hooks_and_middleware_are_listed_and_called(crib):
 
 FAILURES = {
     "import error": ("import no_such_package_anywhere", "needs the package 'no_such_package_anywhere'"),
-    "syntax error": ("def register(ctx:\n", "line 1"),
+    "syntax error": ("def register(ctx:\n", "__init__.py:1: "),
     "no register": ("x = 1", "has no function `register(ctx)`"),
     "register is no function": ("register = 3", "is not a function"),
     "async register": ("async def register(ctx): pass", "is async"),
     "register takes nothing": ("def register(): pass", "TypeError"),
-    "exception": ("def register(ctx): raise ValueError('boom')", "ValueError: boom in line 1 of "),
+    "exception": ("def register(ctx): raise ValueError('boom')", "__init__.py:1: ValueError: boom; correct that line"),
     "exit": ("def register(ctx): raise SystemExit(2)", "tried to end the program (SystemExit: 2)"),
     "own module missing": ("from .helper import x", "its own module 'helper', which is not in "),
     "hook is no function": ("def register(ctx): ctx.register_hook('pre_tool_call', 3)", "is not callable: 3"),
@@ -476,3 +480,70 @@ def test_a_tool_that_cannot_be_registered_costs_only_itself(crib):
     assert "schema of tool 'bad' is a str" in crib.registry.rejections[0]
     good = crib.registry.get_entry("good")
     assert (good.max_result_size_chars, good.effects) == (10, ())
+
+
+INSTALLING = """
+    import subprocess, sys
+
+    def register(ctx):
+        {call}
+        ctx.register_tool("hello", "greetings", {{"description": "Greet"}}, lambda args, **_: "hi")
+"""
+CALL = "subprocess.check_call([sys.executable, '-m', 'pip', 'install', 'no-such-package-for-toolcrib'])"
+
+
+@pytest.fixture
+def offline_pip(monkeypatch) -> None:
+    """Should the guard ever fail, pip finds nothing and asks nobody."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+
+
+@pytest.mark.usefixtures("offline_pip")
+def test_a_plugin_that_installs_packages_on_load_is_refused(crib):
+    """The reason has the line, what it wanted to install, and the command that the person can run instead."""
+    folder = crib.write("greedy", INSTALLING.format(call=CALL))
+
+    loaded = crib.load_one("greedy")
+
+    assert loaded.problem == (
+        f"{folder / '__init__.py'}:5: it tried to install 'no-such-package-for-toolcrib' while it was being loaded, "
+        "which toolcrib does not allow; if you trust that, "
+        f"run `{sys.executable} -m pip install no-such-package-for-toolcrib` and start again"
+    )
+    assert crib.registry.get_entry("hello") is None
+
+
+@pytest.mark.usefixtures("offline_pip")
+def test_a_plugin_that_works_without_what_it_may_not_install_loads_with_a_note(crib):
+    """Nothing is installed; a plugin that copes with that is of use, and the person learns what it tried."""
+    crib.write("modest", INSTALLING.format(call=f"try: {CALL}\n        except OSError: pass"))
+
+    loaded = crib.load_one("modest")
+
+    assert (loaded.problem, loaded.tools) == ("", ("hello",))
+    assert "it tried to install 'no-such-package-for-toolcrib'" in loaded.notes[0]
+
+
+def test_a_package_that_hermes_agent_brings_is_named_with_the_extra(crib, monkeypatch):
+    """A plugin that takes PyYAML for granted says which command installs it."""
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    folder = crib.write("config-reader", "import yaml\ndef register(ctx): pass")
+
+    loaded = crib.load_one("config-reader")
+
+    assert loaded.problem == (
+        f"{folder / '__init__.py'}:1: it needs the package 'PyYAML', which Hermes Agent brings with it; "
+        "run `pip install 'toolcrib[hermes]'` and start again"
+    )
+
+
+def test_the_extra_installs_the_packages_that_the_message_names():
+    """The names in the message are those of the distribution."""
+    project = Path(__file__).parents[2] / "pyproject.toml"
+    if not project.exists():
+        pytest.skip("runs in a checkout")
+    extra = tomllib.loads(project.read_text())["project"]["optional-dependencies"]["hermes"]
+
+    assert sorted(re.split("[<>=]", need)[0] for need in extra) == sorted(HERMES_PACKAGES.values())

@@ -284,8 +284,10 @@ def test_a_command_that_goes_on_in_the_background_is_shown_and_undone_by_force(
     line = f"while [ ! -e {work.folder}/go ]; do sleep 0.02; done; cd {work.folder} && rm a && touch done"
     given = {**arguments, "command": arguments["command"].format(line=line)}
 
-    work.runtime.call_sync("terminal", given, work.context())
-    work.path("go").touch()
+    try:
+        work.runtime.call_sync("terminal", given, work.context())
+    finally:
+        work.path("go").touch()
     wait_until(work.path("done").exists)
     [call] = work.history.calls(SESSION)
     refused = [Path(one.path).name for one in work.history.undo_calls(SESSION).refused]

@@ -7,7 +7,6 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -15,6 +14,7 @@ from msgspec.structs import replace
 from toolcrib.compat.tools_environments import BaseEnvironment, ProcessHandle
 from toolcrib.config.environment import environment
 from toolcrib.config.load import load_settings
+from toolcrib.config.os_errors import current_folder
 from toolcrib.config.settings import Settings
 from toolcrib.core.environments import CommandExit, CommandRequest, Execution
 from toolcrib.environments.create import create_environment, resolve
@@ -47,7 +47,7 @@ class _Environment(BaseEnvironment):
         terminal = settings.terminal
         settings = replace(settings, terminal=replace(terminal, env={**terminal.env, **(env or {})}))
         session = task_id or secrets.token_hex(6)
-        spec = resolve(settings, overrides, session=session, workspace=Path.cwd(), environ=environment())
+        spec = resolve(settings, overrides, session=session, workspace=current_folder(), environ=environment())
         self._environment = create_environment(spec, settings, environment())
         self._loop = ServiceLoop("toolcrib-environment")
         with ExitStack() as on_error:

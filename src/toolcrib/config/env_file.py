@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from toolcrib.config.files import OWNER_FILE, replace_file, writing
+from toolcrib.config.os_errors import ANOTHER_HOME, explain_os_error
 from toolcrib.config.paths import Home
 from toolcrib.core.errors import ConfigError
 
@@ -46,7 +47,7 @@ def parse_env(text: str) -> list[EnvLine]:
 def load_env_file(home: Home, environ: MutableMapping[str, str]) -> list[str]:
     """Copy the values of `.env` into `environ`, except those already set; returns a sentence for each broken line."""
     try:
-        lines = parse_env(_read(home.env_file))
+        lines = parse_env(read_env_text(home.env_file))
     except ConfigError as error:
         return [str(error)]
     for key, value in _values(lines).items():
@@ -61,7 +62,7 @@ def fill_environment(home: Home) -> list[str]:
 
 def read_env_file(path: Path) -> dict[str, str]:
     """The values of an `.env` file; the last line wins if a key occurs twice."""
-    return _values(parse_env(_read(path)))
+    return _values(parse_env(read_env_text(path)))
 
 
 def get_env_value(home: Home, key: str, environ: Mapping[str, str]) -> str | None:
@@ -115,7 +116,7 @@ def exposure(home: Home) -> str:
 
 def _rewrite(home: Home, change: Callable[[list[EnvLine], str], list[str]]) -> None:
     with writing(home.env_file) as target:
-        before = _read(home.env_file)
+        before = read_env_text(home.env_file)
         mark = BOM if before.startswith(BOM) else ""
         after = "".join(change(parse_env(before), "\r\n" if "\r\n" in before else "\n"))
         try:
@@ -125,16 +126,15 @@ def _rewrite(home: Home, change: Callable[[list[EnvLine], str], list[str]]) -> N
         replace_file(target, content, mode=OWNER_FILE)
 
 
-def _read(path: Path) -> str:
+def read_env_text(path: Path) -> str:
+    """The text of an `.env` file; empty if there is none."""
     try:
         # Bytes that are not UTF-8 pass through unchanged, as in os.environ.
         return path.read_bytes().decode("utf-8", "surrogateescape")
     except FileNotFoundError:
         return ""
     except OSError as error:
-        raise ConfigError(
-            f"cannot read {str(path)!r} ({error.strerror}); check that it is a file you may read"
-        ) from error
+        raise ConfigError(explain_os_error(error, "read", path, otherwise=ANOTHER_HOME)) from error
 
 
 def _values(lines: list[EnvLine]) -> dict[str, str]:

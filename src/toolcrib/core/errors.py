@@ -6,7 +6,8 @@
     │   └── UnknownToolset
     ├── RegistrationError       a tool declaration is invalid (also a ValueError)
     ├── PluginError             a plugin cannot be found or loaded
-    │   └── PluginToolOverrideError (also a PermissionError)
+    │   ├── PluginToolOverrideError (also a PermissionError)
+    │   └── InstallRefused      code tried to install packages while it was loaded (in registry/install_guard.py)
     ├── ModelError              a model could not be reached or did not answer (in core/models.py)
     ├── JobError                a scheduled job cannot be read, written or run (in cron/jobs.py)
     ├── SessionError            a session cannot be found, read or written

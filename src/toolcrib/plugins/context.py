@@ -156,6 +156,7 @@ class PluginContext:
     register_tts_provider = _declaring("tts_provider")
     register_transcription_provider = _declaring("transcription_provider")
     register_dashboard_auth_provider = _declaring("dashboard_auth_provider")
+    register_memory_provider = _declaring("memory_provider")
     register_secret_source = _declaring("secret_source")
     register_slack_action_handler = _declaring("slack_action_handler")
 

@@ -8,6 +8,9 @@ packages is slow, so this happens only for names without a folder.
 from __future__ import annotations
 
 import logging
+import os
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -24,7 +27,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Origin = Literal["user", "project", "entry point", "missing"]
-State = Literal["enabled", "disabled", "not enabled"]
+State = Literal["enabled", "disabled", "not enabled", "failed"]
+
+MAX_DEPTH = 3
+"""How deep below a plugin folder to look for plugins: `repository/src/plugin`."""
+NOT_PLUGINS = frozenset({"__pycache__", "node_modules", "tests", "site-packages"})
+PACKAGE_FILES = frozenset({"pyproject.toml", "setup.py"})
 
 # Later ones replace earlier ones.
 PROJECT_FOLDERS = (".hermes/plugins", ".toolcrib/plugins")
@@ -65,8 +73,10 @@ class FoundPlugin(Struct, frozen=True, kw_only=True):
 
     @property
     def names(self) -> frozenset[str]:
-        """The names that the config may use for it: its name, or that of its folder."""
-        return frozenset((self.name, self.path.name) if self.path is not None else (self.name,))
+        """The names that the config may use for it: its name, or that of its folder, alone or as `category/folder`."""
+        if self.path is None:
+            return frozenset((self.name,))
+        return frozenset((self.name, self.path.name, f"{self.path.parent.name}/{self.path.name}"))
 
 
 Plugins = dict[str, FoundPlugin]
@@ -132,31 +142,51 @@ def entry_point_plugins() -> Plugins:
                 version=str(about.get("version") or ""),
                 description=str(about.get("summary") or ""),
                 author=str(about.get("author") or ""),
+                source="entry point",
+                path=point.value,
             )
             found[point.name] = FoundPlugin(manifest=manifest, origin="entry point", entry_point=point)
     return found
 
 
 def _in_folder(folder: Path, origin: Origin) -> Plugins:
-    try:
-        candidates = sorted(path for path in folder.iterdir() if not path.name.startswith(".") and path.is_dir())
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except OSError as error:
-        logger.warning("the plugin folder %s cannot be read (%s); check its permissions", folder, error.strerror)
-        return {}
     found: Plugins = {}
-    for path in candidates:
-        plugin = _read(path, origin)
-        if plugin is None:
-            continue
+    for plugin in _plugins_below(folder, origin, MAX_DEPTH):
         first = found.get(plugin.name)
         if first is None:
             found[plugin.name] = plugin
             continue
-        problem = f"{path} is also named {plugin.name!r} and is ignored; change `name` in one of the two manifests"
+        problem = (
+            f"{plugin.path} is also named {plugin.name!r} and is ignored; change `name` in one of the two manifests"
+        )
         found[plugin.name] = replace(first, problems=(*first.problems, problem))
     return found
+
+
+def _plugins_below(folder: Path, origin: Origin, depth: int) -> Iterator[FoundPlugin]:
+    """The plugins in the subfolders of a folder. Inside a plugin there are no others.
+
+    A subfolder that is no plugin may be a category, such as `memory/mine`, or a repository with the plugin inside.
+    """
+    try:
+        candidates = sorted(path for path in folder.iterdir() if _may_hold_plugins(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        logger.warning("the plugin folder %s cannot be read (%s); check its permissions", folder, error.strerror)
+        return
+    for path in candidates:
+        plugin = _read(path, origin)
+        may_be_deeper = depth > 1 and not any((path / name).exists() for name in MANIFEST_NAMES)
+        inside = list(_plugins_below(path, origin, depth - 1)) if may_be_deeper and os.access(path, os.R_OK) else []
+        if plugin is None or any(one.loadable for one in inside):
+            yield from inside
+        else:
+            yield plugin
+
+
+def _may_hold_plugins(path: Path) -> bool:
+    return not path.name.startswith(".") and path.name not in NOT_PLUGINS and path.is_dir()
 
 
 def _read(folder: Path, origin: Origin) -> FoundPlugin | None:
@@ -169,15 +199,24 @@ def _read(folder: Path, origin: Origin) -> FoundPlugin | None:
         return _unusable(named_after_folder, problem, origin, folder)
     file = next((folder / name for name in MANIFEST_NAMES if name in files), None)
     if file is None:
-        if "__init__.py" not in files:
-            return None
-        problem = f"{folder} has no plugin.yaml; add one that says `name: {folder.name}`"
-        return _unusable(named_after_folder, problem, origin, folder)
+        problem = _why_no_plugin(folder, files)
+        return _unusable(named_after_folder, problem, origin, folder) if problem else None
     try:
         manifest, problems = read_manifest(file)
     except PluginError as error:
         return _unusable(named_after_folder, str(error), origin, folder)
+    manifest = replace(manifest, source=origin, path=str(folder))
     return FoundPlugin(manifest=manifest, origin=origin, path=folder, problems=tuple(problems))
+
+
+def _why_no_plugin(folder: Path, files: set[str]) -> str:
+    """Why a folder without a manifest is no plugin; empty if nobody could take it for one."""
+    if PACKAGE_FILES & files:
+        command = shlex.join(("pip", "install", str(folder)))
+        return f"{folder} has no plugin.yaml, but it is a Python package; if you trust it, install it: `{command}`"
+    if "__init__.py" in files:
+        return f"{folder} has no plugin.yaml; add one that says `name: {folder.name}`"
+    return ""
 
 
 def _unusable(manifest: PluginManifest, problem: str, origin: Origin, folder: Path | None = None) -> FoundPlugin:

@@ -8,7 +8,7 @@ import logging
 import re
 import sys
 import traceback
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from importlib.machinery import ModuleSpec
@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from toolcrib.config.env_vars import OPTIONAL_ENV_VARS
 from toolcrib.config.environment import unset_variables
@@ -31,6 +32,7 @@ from toolcrib.registry import compat_imports
 from toolcrib.registry.collisions import PLUGIN_NAMESPACE, SOURCE_ATTRIBUTE
 from toolcrib.registry.compat_imports import AliasLoader
 from toolcrib.registry.discovery import LoadedFile, ScanCache, explain_import_error, import_file, tool_files
+from toolcrib.registry.install_guard import InstallGuard, refusing_installs
 from toolcrib.registry.registry import ToolRegistry
 
 logger = logging.getLogger(__name__)
@@ -53,6 +55,8 @@ class LoadedPlugin(msgspec.Struct, frozen=True, kw_only=True):
     """The tool files in its folder; one that could not be imported has a `problem`, and the others are loaded."""
     problem: str = ""
     """Why it was not loaded, as a sentence; empty on success."""
+    notes: tuple[str, ...] = ()
+    """What a person should know about a plugin that was loaded, one sentence each."""
     missing_env: tuple[str, ...] = ()
     """The variables that it needs and that are not set. The plugin loads anyway."""
 
@@ -85,6 +89,8 @@ def load_plugins(
     enabled = find_enabled(settings, project_folder)
     if enabled:
         compat_imports.install()
+        # Plugins often have a `tools.py`, and some put their folder on `sys.path`: that must not hide `tools.registry`.
+        import_module("tools")
     taken: set[str] = set()
     loaded = []
     for found in enabled:
@@ -93,6 +99,30 @@ def load_plugins(
         loader = _Loader(found, slug, settings, registry, hooks, cache or ScanCache(), services)
         loaded.append(loader.load())
     return loaded
+
+
+def with_outcomes(plugins: Iterable[FoundPlugin], loaded: Iterable[LoadedPlugin]) -> list[FoundPlugin]:
+    """The plugins with what happened when they were loaded: a failed one has that state, and its problem."""
+    outcomes = {outcome.name: outcome for outcome in loaded}
+    return [
+        _with_outcome(plugin, outcomes[plugin.name])
+        if plugin.state == "enabled" and plugin.name in outcomes
+        else plugin
+        for plugin in plugins
+    ]
+
+
+def _with_outcome(plugin: FoundPlugin, outcome: LoadedPlugin) -> FoundPlugin:
+    # Most problems start with the file and line.
+    files = [
+        file.problem if file.problem.startswith(str(file.path)) else f"{file.path}: {file.problem}"
+        for file in outcome.files
+        if file.problem
+    ]
+    told = [*([outcome.problem] if outcome.problem else []), *files, *outcome.notes]
+    # The loader repeats what discovery found.
+    problems = tuple(dict.fromkeys((*plugin.problems, *told)))
+    return replace(plugin, state="failed" if outcome.problem else plugin.state, problems=problems)
 
 
 class _Loader:
@@ -124,8 +154,10 @@ class _Loader:
             return self._failed(found.problems[0])
         for problem in found.problems:
             logger.warning("plugin %r: %s", found.name, problem)
+        if found.path is not None:
+            _drop_namesakes(found.path, self._source)
         known_modules = set(sys.modules)
-        with self._registry.loading(self._source) as loading:
+        with self._registry.loading(self._source) as loading, refusing_installs() as installs:
             ctx = PluginContext(
                 found.manifest, loading, self._registry, self._hooks, self._settings.home, self._services
             )
@@ -135,7 +167,7 @@ class _Loader:
             except (Exception, SystemExit) as error:  # the contract: a failing plugin does not affect others
                 ctx.abandon()
                 logger.debug("plugin %r failed", found.name, exc_info=error)
-                return self._failed(_explain(error, found))
+                return self._failed(_explain(error, found, installs))
         if found.path is not None:
             attribute_modules(found.path, self._source, known_modules)
         hooks, middleware, declarations = ctx.finish()
@@ -153,8 +185,15 @@ class _Loader:
             middleware=middleware,
             declarations=declarations,
             files=tuple(files),
+            notes=self._notes(installs),
             missing_env=tuple(unset_variables(found.manifest.variables)),
         )
+
+    def _notes(self, installs: InstallGuard) -> tuple[str, ...]:
+        refused = tuple(attempt.sentence() for attempt in installs.attempts)
+        for note in refused:
+            logger.warning("plugin %r: %s", self._found.name, note)
+        return refused
 
     def _run(self, ctx: PluginContext) -> list[LoadedFile]:
         """Import the plugin, call its `register(ctx)`, and load the tool files that it did not import itself."""
@@ -184,16 +223,18 @@ class _Loader:
         setattr(module, SOURCE_ATTRIBUTE, self._source)
         answer_for(self._slug, module)
         offered = point.load()
+        if isinstance(offered, type) and hasattr(offered, "register"):
+            offered = offered()
         return offered if point.attr and not hasattr(offered, "register") else getattr(offered, "register", None)
 
     def _load_file(self, file: Path) -> LoadedFile:
         name = f"{PLUGIN_NAMESPACE}.{self._slug}.{file.stem}"
-        with self._registry.loading(self._source) as loading:
+        with self._registry.loading(self._source) as loading, refusing_installs() as installs:
             try:
                 import_module(name)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - the contract: a failing file is reported, the rest load
                 self._registry.take_back(loading)
-                problem = _explain(error, self._found)
+                problem = _explain(error, self._found, installs)
                 logger.warning("skipped tool file %s of plugin %r: %s", file, self._found.name, problem)
                 return LoadedFile(file, name, problem=problem)
         return LoadedFile(file, name, list(loading.registered))
@@ -230,21 +271,62 @@ def _offer_to_setup(manifest: PluginManifest, tools: tuple[str, ...]) -> None:
         OPTIONAL_ENV_VARS.setdefault(name, about)
 
 
-def _explain(error: BaseException, found: FoundPlugin) -> str:
-    """Why a plugin could not be loaded, with the line of its own code that was running."""
-    if isinstance(error, ToolcribError):
+def _explain(error: BaseException, found: FoundPlugin, installs: InstallGuard) -> str:
+    """Why a plugin could not be loaded: the line of its own code that was running, the reason, and what to do."""
+    if installs.attempts:
+        reason = installs.attempts[-1].sentence()
+    elif isinstance(error, ToolcribError):
         return str(error)
+    elif isinstance(error, SystemExit):
+        reason = f"it tried to end the program (SystemExit: {error.code}) while being loaded; remove that from its code"
+    elif isinstance(error, AttributeError) and isinstance(error.obj, PluginContext):
+        reason = f"it uses `ctx.{error.name}`, which toolcrib does not have; ask its author for a version without it"
+    else:
+        reason = _own_module_problem(error, found) or explain_import_error(error)
+    if ";" not in reason:
+        reason += "; correct that line, or tell the author of the plugin"
+    where = _line_of(error, found)
+    if not where:
+        return reason
+    # A syntax error already says which line it means.
+    return f"{where}: {reason.removeprefix('line ' + where.rpartition(':')[2] + ': ')}"
+
+
+def _own_module_problem(error: BaseException, found: FoundPlugin) -> str:
+    """What is wrong with an import of the plugin's own code; empty if it imports something else."""
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return ""
     own_module = f"{PLUGIN_NAMESPACE}."
-    if isinstance(error, ModuleNotFoundError) and (error.name or "").startswith(own_module):
-        missing = str(error.name).removeprefix(own_module).partition(".")[2]
+    if error.name.startswith(own_module):
+        missing = error.name.removeprefix(own_module).partition(".")[2]
         return f"it imports its own module {missing!r}, which is not in {found.location}; add the file"
-    if isinstance(error, SystemExit):
-        return f"it tried to end the program (SystemExit: {error.code}) while being loaded; remove that from its code"
-    where = ""
-    for frame in traceback.extract_tb(error.__traceback__):
-        if found.path is not None and found.path in Path(frame.filename).parents:
-            where = f" in line {frame.lineno} of {frame.filename}"
-    return explain_import_error(error) + where
+    package = error.name.partition(".")[0]
+    if found.path is None or not _is_in_folder(package, found.path):
+        return ""
+    return f"it imports its own code as {error.name!r}, as if it was installed; write `from . import …` instead"
+
+
+def _is_in_folder(package: str, folder: Path) -> bool:
+    return package == folder.name or (folder / f"{package}.py").is_file() or (folder / package).is_dir()
+
+
+def _line_of(error: BaseException, found: FoundPlugin) -> str:
+    """The last line of the plugin's own code that was running, as `file:line`; empty if none was."""
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        return f"{error.filename}:{error.lineno}"
+    frames = [
+        f"{frame.filename}:{frame.lineno}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if _is_own_file(frame.filename, found)
+    ]
+    return frames[-1] if frames else ""
+
+
+def _is_own_file(filename: str, found: FoundPlugin) -> bool:
+    if found.path is not None:
+        return found.path in Path(filename).parents
+    package = found.entry_point.module.partition(".")[0] if found.entry_point is not None else ""
+    return package in Path(filename).parts or Path(filename).name == f"{package}.py"
 
 
 HERMES_NAMESPACE = "hermes_plugins"
@@ -299,6 +381,20 @@ def attribute_modules(folder: Path, source: Source, known: set[str]) -> None:
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and folder in Path(file).parents and not hasattr(module, SOURCE_ATTRIBUTE):
             setattr(module, SOURCE_ATTRIBUTE, source)
+
+
+def _drop_namesakes(folder: Path, source: Source) -> None:
+    """Forget modules that another plugin put on `sys.path` under names that this plugin also has.
+
+    The other plugin keeps what it imported; only a later import of that name finds the new module.
+    """
+    for name, module in list(sys.modules.items()):
+        owner = getattr(module, SOURCE_ATTRIBUTE, None)
+        if "." in name or not isinstance(owner, Source) or owner == source or owner.kind != "plugin":
+            continue
+        if (folder / f"{name}.py").is_file() or (folder / name).is_dir():
+            for inner in [key for key in sys.modules if key == name or key.startswith(f"{name}.")]:
+                del sys.modules[inner]
 
 
 class _HermesNames:

@@ -33,6 +33,10 @@ class PluginManifest(msgspec.Struct, frozen=True, kw_only=True):
     """As written: names of variables, or objects with a `name` and texts for the setup wizard."""
     provides_tools: list[str] = msgspec.field(default_factory=list)
     provides_hooks: list[str] = msgspec.field(default_factory=list)
+    source: str = ""
+    """Where the plugin was found: user, project or entry point."""
+    path: str = ""
+    """Its folder; for an installed package its module and attribute."""
 
     @property
     def variables(self) -> dict[str, JsonObject]:

@@ -20,6 +20,7 @@ import msgspec
 from toolcrib.config.environment import unset_variables
 from toolcrib.core.attempt import attempt, attempt_everything
 from toolcrib.core.types import CheckFn, ToolEntry, Unavailable
+from toolcrib.registry.install_guard import refusing_installs
 from toolcrib.registry.results import message_of
 
 MAX_REASON_CHARS = 300
@@ -51,7 +52,11 @@ def run(check: CheckFn) -> Any:
 
 def run_safely(check: CheckFn) -> Any:
     """Like `run`, but on the check's own thread, where only the check itself can cause an exit or interrupt."""
-    answer, error = attempt_everything(_answer, check)
+    with refusing_installs() as installs:
+        answer, error = attempt_everything(_answer, check)
+    if installs.attempts and answer is not True and not isinstance(answer, Unavailable):
+        refused = installs.attempts[-1]
+        return Unavailable(f"its availability check tried to {refused.what}, which it must not do", refused.remedy)
     return answer if error is None else CheckFailure(_describe(error))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import sqlite3
 import tempfile
@@ -365,7 +366,11 @@ def _known_ids(store: SessionStore) -> frozenset[str]:
 def _find(source: Path, known: Collection[str]) -> Iterator[_SourceSession]:
     """The sessions of the old home one by one, oldest first."""
     file = source / DATABASE_NAME
-    if not file.exists():
+    if not os.path.lexists(file):
+        return
+    if not file.is_file():
+        # Opening a pipe, for example, would never end.
+        yield _SourceSession(problem=f"cannot read the sessions in {str(file)!r}: it is not a file")
         return
     try:
         with open_database(file) as database:

@@ -16,7 +16,7 @@ import json
 import os
 import struct
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -325,16 +325,25 @@ def _entries(events: Sequence[JournalEvent]) -> dict[str, JournalEntry]:
 
 
 def _complete(entries: dict[str, JournalEntry]) -> None:
-    """Fill in the digests of large files after calls: the next call that changed one has read it."""
-    seen: dict[tuple[str, str, int], str] = {}
+    """Fill in contents that a call did not read (large files, changes of modes): the next call on the file did."""
+    read: dict[tuple[str, str, int], FileState] = {}
     for entry in reversed(entries.values()):
         for path, state in (entry.after or {}).items():
-            digest = seen.get((path, state.stamp, state.size)) if state.kind == "file" and not state.digest else None
-            if digest and entry.after is not None:
-                entry.after[path] = replace(state, digest=digest)
+            known = _read_later(path, state, read)
+            if known is not None and entry.after is not None:
+                entry.after[path] = replace(state, digest=known.digest)
         for path, state in entry.before.items():
-            if state.digest and state.stamp:
-                seen[path, state.stamp, state.size] = state.digest
+            known = _read_later(path, state, read)
+            if known is not None:
+                entry.before[path] = replace(
+                    state, digest=known.digest, pack=known.pack, offset=known.offset, not_kept=known.not_kept
+                )
+            elif state.digest and state.stamp:
+                read[path, state.stamp, state.size] = state
+
+
+def _read_later(path: str, state: FileState, read: Mapping[tuple[str, str, int], FileState]) -> FileState | None:
+    return read.get((path, state.stamp, state.size)) if state.kind == "file" and not state.digest else None
 
 
 def _end(entry: JournalEntry, event: SnapshotAfter, order: int) -> None:

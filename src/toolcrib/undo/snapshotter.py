@@ -9,7 +9,6 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolcrib.approval.calls import CommandReading
@@ -187,7 +186,7 @@ class Snapshotter:
         """What undo covers, and the folder that relative paths start from."""
         folder = next((effect.cwd for effect in effects if effect.cwd), "")
         if is_here:
-            workspace = files.real(ctx.cwd or self._workspace or str(Path.cwd()))
+            workspace = files.real(ctx.cwd or self._workspace or "/")
             home = files.real(str(self._home.root))
             scope = UndoScope(
                 files=files, workspace=workspace, others=(files.real(str(self._home.skills_dir)),), excluded=(home,)

@@ -141,7 +141,7 @@ class UndoStore:
 
     def content(self, session_id: str, state: FileState) -> bytes:
         """The stored content of a file; raises OSError with the reason if there is no copy."""
-        if state.kind != "file":
+        if state.kind != "file" or state.size == 0:
             return b""
         try:
             content = read_content(self.folder_of(session_id), state.pack, state.offset, state.size)

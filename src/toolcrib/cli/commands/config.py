@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from toolcrib.cli.group import CommandGroup
-from toolcrib.cli.mcp_secrets import without_secrets
 from toolcrib.cli.output import as_config_text, error_line, hint, note, print_json, print_line, print_table
 from toolcrib.cli.runtime import open_runtime, unknown_toolsets
 from toolcrib.config.edit import get_value, set_value, unset_value
 from toolcrib.config.load import BOM, check_settings, load_settings, read_text
+from toolcrib.config.mcp_secrets import without_secrets
 from toolcrib.config.paths import find_home
 from toolcrib.config.schema import Setting, file_settings, find_setting, known_keys
 from toolcrib.config.settings import Settings

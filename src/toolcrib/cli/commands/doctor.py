@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shlex
 import sys
+from pathlib import Path
 
 import click
 from msgspec import Struct, field
@@ -26,6 +28,7 @@ from toolcrib.definitions.build import TOO_DEEP, is_too_deep
 from toolcrib.dispatch.arguments import ArgumentChecker
 from toolcrib.mcp.client.servers import read_server
 from toolcrib.plugins.discover import FoundPlugin, discover_all
+from toolcrib.plugins.load import with_outcomes
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.discovery import LoadedFile
 from toolcrib.runtime import Runtime
@@ -42,6 +45,7 @@ EXTRAS = {
     "modal": "modal",
     "daytona": "daytona",
     "vercel": "vercel-sandbox",
+    "hermes": "PyYAML",
 }
 """The extras of the distribution, each with the package that it installs."""
 
@@ -109,6 +113,7 @@ def inspect_installation(*, online: bool = False) -> DoctorReport:
     """Inspect everything; a broken config is replaced by the defaults. `online` also sends a request to the model."""
     home = find_home()
     problems = [InstallationProblem(problem, "`toolcrib config check`") for problem in check_settings(home)]
+    problems += _home_problems(home.root)
     runtime = _runtime()
     exposed = exposure(home)
     problems += [InstallationProblem(exposed, f"`chmod 600 {shlex.quote(str(home.env_file))}`")] if exposed else []
@@ -126,8 +131,8 @@ def inspect_installation(*, online: bool = False) -> DoctorReport:
         InstallationProblem(sentence, "fix the tool file or plugin that it names")
         for sentence in runtime.registry.rejections
     ]
-    plugins = discover_all(runtime.settings)
-    problems += _plugin_problems(plugins, runtime)
+    plugins = with_outcomes(discover_all(runtime.settings), runtime.loaded_plugins)
+    problems += _plugin_problems(plugins)
     for key, sentence in unknown_toolsets(runtime):
         problems.append(InstallationProblem(f"config key {key}: {sentence}", f"`toolcrib config set {key} NAME,NAME`"))
     problems += _schema_problems(runtime)
@@ -137,9 +142,9 @@ def inspect_installation(*, online: bool = False) -> DoctorReport:
     return DoctorReport(
         home=str(home.root),
         config_file=str(home.config_file),
-        config_exists=home.config_file.exists(),
+        config_exists=os.path.exists(home.config_file),  # noqa: PTH110 - `Path` raises where access is denied
         env_file=str(home.env_file),
-        env_exists=home.env_file.exists(),
+        env_exists=os.path.exists(home.env_file),  # noqa: PTH110 - as above
         safe_mode=runtime.settings.safe_mode,
         tools=tool_states(runtime.registry, runtime.registry.entries()),
         failed_files=failed,
@@ -151,6 +156,16 @@ def inspect_installation(*, online: bool = False) -> DoctorReport:
     )
 
 
+def _home_problems(root: Path) -> list[InstallationProblem]:
+    """What keeps toolcrib from writing to its home, without writing to it."""
+    try:
+        if not root.is_dir() or os.access(root, os.W_OK | os.X_OK):
+            return []
+    except OSError:
+        pass  # a folder above it denies access
+    return [InstallationProblem(f"the home {str(root)!r} cannot be written to", f"`ls -ld {shlex.quote(str(root))}`")]
+
+
 def _runtime() -> Runtime:
     try:
         return open_runtime()
@@ -159,21 +174,18 @@ def _runtime() -> Runtime:
             return Runtime(settings=Settings(home=find_home()), registry=default_registry).load(servers=False)
 
 
-def _plugin_problems(plugins: list[FoundPlugin], runtime: Runtime) -> list[InstallationProblem]:
+def _plugin_problems(plugins: list[FoundPlugin]) -> list[InstallationProblem]:
     """Problems of the enabled plugins; a disabled one cannot break anything."""
-    enabled = [plugin for plugin in plugins if plugin.state == "enabled"]
-    gone = {plugin.name for plugin in enabled if plugin.origin == "missing"}
-    reported = [(plugin.name, sentence) for plugin in enabled for sentence in plugin.problems]
-    for loaded in runtime.loaded_plugins:
-        reported += [(loaded.name, loaded.problem)] if loaded.problem else []
-        reported += [(loaded.name, f"{file.path}: {file.problem}") for file in loaded.files if file.problem]
-    # The loader repeats what discovery found.
+    enabled = [plugin for plugin in plugins if plugin.state in ("enabled", "failed")]
     return [
         InstallationProblem(
-            f"plugin {name!r}: {sentence}",
-            f"`toolcrib plugins disable {name}` removes the name" if name in gone else "`toolcrib plugins list`",
+            f"plugin {plugin.name!r}: {sentence}",
+            f"`toolcrib plugins disable {plugin.name}` removes the name"
+            if plugin.origin == "missing"
+            else "`toolcrib plugins list`",
         )
-        for name, sentence in dict.fromkeys(reported)
+        for plugin in enabled
+        for sentence in plugin.problems
     ]
 
 

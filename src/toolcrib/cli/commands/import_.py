@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -13,14 +14,19 @@ import click
 from toolcrib.cli.group import CommandGroup
 from toolcrib.cli.output import error_line, is_interactive, note, plural, print_line
 from toolcrib.config.hermes_import import ImportItem, ImportPlan, apply_import, describe, plan_import
+from toolcrib.config.load import load_settings
 from toolcrib.config.paths import find_hermes_home, find_home
 from toolcrib.core.errors import UsageError
-from toolcrib.sessions.hermes_import import SessionImport, import_sessions, plan_sessions
+from toolcrib.cron.hermes_import import ImportedJob, import_jobs, plan_jobs
+from toolcrib.cron.store import JobStore
+from toolcrib.providers.presets import ALIASES, PRESETS
+from toolcrib.sessions.hermes_import import DATABASE_NAME, SessionImport, import_sessions, plan_sessions
 from toolcrib.sessions.store import SessionStore
 
 group = CommandGroup("import")
 
 UNREADABLE_NAMED = 20
+PROVIDERS = frozenset({*PRESETS, *ALIASES})
 
 
 @group.command("hermes")
@@ -30,9 +36,10 @@ UNREADABLE_NAMED = 20
 @click.option("--dry-run", is_flag=True, help="Only show what would be imported.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def import_hermes(source: Path | None, dry_run: bool, yes: bool) -> int:
-    """Import config, keys, skills, memories and sessions from Hermes Agent.
+    """Import config, keys, skills, memories, jobs and sessions from Hermes Agent.
 
-    Shows what it would do and asks first. Never overwrites anything here, and changes nothing there.
+    Shows what it would do and asks first. Never overwrites anything here, and changes nothing there. Names everything
+    that it does not import, with the reason. An import that was interrupted can be repeated.
 
     \b
     Examples:
@@ -44,16 +51,23 @@ def import_hermes(source: Path | None, dry_run: bool, yes: bool) -> int:
     if not source.is_dir():
         raise UsageError(f"no Hermes Agent home at {str(source)!r}; name it: `toolcrib import hermes --from DIR`")
     home = find_home()
-    things = plan_import(source, home)
-    with closing(SessionStore(home.sessions_file)) as store:
+    things = plan_import(source, home, PROVIDERS)
+    settings = load_settings(home)
+    with closing(SessionStore(home.sessions_file)) as store, closing(JobStore(home.cron_file)) as job_store:
         sessions = plan_sessions(source, store)
-        if not _is_wanted(replace(things, items=(*things.items, *_items(sessions))), again, dry_run, yes):
+        jobs = plan_jobs(source, settings, job_store, PROVIDERS, time.time())
+        plan = replace(
+            things,
+            items=(*things.items, *_job_items(jobs), *_session_items(sessions, (source / DATABASE_NAME).exists())),
+        )
+        if not _is_wanted(plan, again, dry_run, yes):
             return 0
-        problems = [*apply_import(things), *import_sessions(source, store)]
+        problems = [*apply_import(things), *import_jobs(jobs, job_store), *import_sessions(source, store)]
     for problem in problems:
         error_line(problem)
     print_line()
-    print_line(f"Imported {_imported(things, sessions)}; run `toolcrib doctor` to check the installation.")
+    count = sum(item.action == "bring" for item in (*things.items, *_job_items(jobs)))
+    print_line(f"Imported {_imported(count, sessions)}; run `toolcrib doctor` to check the installation.")
     return 1 if problems else 0
 
 
@@ -78,7 +92,13 @@ def _is_wanted(plan: ImportPlan, again: str, dry_run: bool, yes: bool) -> bool:
     return False
 
 
-def _items(sessions: SessionImport) -> Iterator[ImportItem]:
+def _job_items(jobs: list[ImportedJob]) -> Iterator[ImportItem]:
+    """The scheduled jobs as items of the plan."""
+    for job in jobs:
+        yield ImportItem(name=job.name, action=job.action, reason=job.reason)
+
+
+def _session_items(sessions: SessionImport, has_database: bool) -> Iterator[ImportItem]:
     """The sessions as items of the plan."""
     here = f"{sessions.known} {'is' if sessions.known == 1 else 'are'} already here"
     if sessions.new:
@@ -86,6 +106,8 @@ def _items(sessions: SessionImport) -> Iterator[ImportItem]:
         yield ImportItem(name="sessions", action="bring", reason=f"{brought}, {here}" if sessions.known else brought)
     elif sessions.known:
         yield ImportItem(name="sessions", action="keep ours", reason=here)
+    elif has_database and not sessions.unreadable:
+        yield ImportItem(name="state.db", action="left in place", reason="it has no conversations")
     for sentence in sessions.unreadable[:UNREADABLE_NAMED]:
         yield ImportItem(name="state.db", action="not carried over", reason=sentence)
     if len(sessions.unreadable) > UNREADABLE_NAMED:
@@ -93,7 +115,6 @@ def _items(sessions: SessionImport) -> Iterator[ImportItem]:
         yield ImportItem(name="state.db", action="not carried over", reason=more)
 
 
-def _imported(things: ImportPlan, sessions: SessionImport) -> str:
-    count = sum(item.action == "bring" for item in things.items)
+def _imported(count: int, sessions: SessionImport) -> str:
     parts = [plural(count, "thing")] if count or not sessions.new else []
     return " and ".join([*parts, plural(sessions.new, "session")] if sessions.new else parts)

@@ -13,7 +13,6 @@ import msgspec
 
 from toolcrib.cli.commands.completion import matching_names
 from toolcrib.cli.group import CommandGroup
-from toolcrib.cli.mcp_secrets import own_variables, variables_in
 from toolcrib.cli.output import (
     hint,
     note,
@@ -30,6 +29,7 @@ from toolcrib.config.edit import remove_keys
 from toolcrib.config.env_file import load_env_file, read_env_file, remove_env_value
 from toolcrib.config.environment import environment
 from toolcrib.config.load import load_settings
+from toolcrib.config.mcp_secrets import own_variables, variables_in
 from toolcrib.config.mcp_settings import McpServerSettings
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import ToolcribError, UnknownName, UsageError

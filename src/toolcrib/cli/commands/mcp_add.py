@@ -15,12 +15,12 @@ import click
 import msgspec
 
 from toolcrib.cli.mcp_formats import ImportedServer, read_pasted, read_servers
-from toolcrib.cli.mcp_secrets import SecretExtractor, own_variables, variables_in
 from toolcrib.cli.output import note
 from toolcrib.config.edit import put_mappings
 from toolcrib.config.env_file import load_env_file, read_env_file, save_env_values
 from toolcrib.config.environment import environment
 from toolcrib.config.load import load_settings
+from toolcrib.config.mcp_secrets import SecretExtractor, own_variables, variables_in
 from toolcrib.config.mcp_settings import McpServerSettings
 from toolcrib.config.paths import Home
 from toolcrib.config.schema import SettingsReader

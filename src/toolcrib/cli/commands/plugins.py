@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import click
+from msgspec.structs import replace
 
 from toolcrib.cli.commands.completion import matching_names
 from toolcrib.cli.group import CommandGroup
-from toolcrib.cli.output import hint, note, print_json, print_line, print_table
+from toolcrib.cli.output import error_line, hint, note, print_json, print_line, print_table
+from toolcrib.cli.runtime import open_runtime
 from toolcrib.config.edit import add_to_list, remove_from_list
 from toolcrib.config.load import load_settings
 from toolcrib.config.settings import Settings
@@ -41,13 +43,13 @@ def list_plugins(as_json: bool) -> None:
     """List the plugins and where each comes from.
 
     Finds plugins in toolcrib's home, in installed packages and, with `plugins.project: true` in the config, in the
-    current folder. Runs none of their code.
+    current folder. Loads those that are enabled, to show which ones fail; runs no code of the others.
 
-    Each object of --json has the keys name, version, description, state (enabled, disabled or not enabled), origin
-    (user, project, entry point or missing), location and problems.
+    Each object of --json has the keys name, version, description, state (enabled, disabled, not enabled or failed),
+    origin (user, project, entry point or missing), location and problems.
     """
     settings = load_settings()
-    plugins = discover_all(settings)
+    plugins = _with_outcomes(settings, discover_all(settings))
     if as_json:
         print_json([_as_json(plugin) for plugin in plugins])
         return
@@ -76,6 +78,16 @@ def list_plugins(as_json: bool) -> None:
     hint("Run `toolcrib plugins enable NAME` to enable a plugin.")
 
 
+def _with_outcomes(settings: Settings, plugins: list[FoundPlugin]) -> list[FoundPlugin]:
+    """Load the enabled plugins and add what happened."""
+    if settings.safe_mode or not any(plugin.state == "enabled" for plugin in plugins):
+        return plugins
+    # Loading imports every tool; commands that load nothing start faster without this module.
+    from toolcrib.plugins.load import with_outcomes  # noqa: PLC0415
+
+    return with_outcomes(plugins, open_runtime().loaded_plugins)
+
+
 def _as_json(plugin: FoundPlugin) -> JsonObject:
     return {
         "name": plugin.name,
@@ -90,10 +102,11 @@ def _as_json(plugin: FoundPlugin) -> JsonObject:
 
 @group.command("enable")
 @click.argument("name", metavar="NAME", shell_complete=complete_plugins)
-def enable_plugin(name: str) -> None:
-    """Enable a plugin.
+def enable_plugin(name: str) -> int:
+    """Enable a plugin, and load it to see that it works.
 
-    A plugin runs with your permissions: enable only plugins that you trust.
+    A plugin runs with your permissions: enable only plugins that you trust. Exit code 1 if it cannot be loaded; it
+    stays enabled, so that it works once the reason is gone.
 
     \b
     Example:
@@ -108,9 +121,17 @@ def enable_plugin(name: str) -> None:
         remove_from_list(settings.home, "plugins.disabled", known_as)
     if not plugin.names & set(settings.plugins.enabled):
         add_to_list(settings.home, "plugins.enabled", plugin.name)
-    note(f"Enabled plugin {plugin.name} ({plugin.origin}, {plugin.location}); see `toolcrib tools list`.")
+    (plugin,) = _with_outcomes(settings, [replace(plugin, state="enabled")])
+    where = f"{plugin.origin}, {plugin.location}"
+    if plugin.state == "failed":
+        error_line(f"plugin {plugin.name} ({where}) is enabled, but it failed to load")
+    else:
+        note(f"Enabled plugin {plugin.name} ({where}); see `toolcrib tools list`.")
     for problem in plugin.problems:
         note(f"{plugin.name}: {problem}")
+    if plugin.state == "failed":
+        hint(f"It loads once this is fixed; or run `toolcrib plugins disable {plugin.name}`.")
+    return 1 if plugin.state == "failed" else 0
 
 
 @group.command("disable")
