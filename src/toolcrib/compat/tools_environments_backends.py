@@ -27,6 +27,7 @@ __all__ = [
     "ModalEnvironment",
     "SSHEnvironment",
     "SingularityEnvironment",
+    "VercelSandboxEnvironment",
 ]
 
 CLOSE_SECONDS = 90.0
@@ -188,3 +189,13 @@ class ModalEnvironment(_FromImage):
 
 class DaytonaEnvironment(_FromImage):
     kind = "daytona"
+
+
+class VercelSandboxEnvironment(_Environment):
+    def __init__(self, image: str = "", cwd: str = "", timeout: int = 60, *, task_id: str = "", **limits: Any) -> None:
+        """`limits` are settings of the backend's section: cpus, memory_mb …"""
+        settings = load_settings()
+        section = replace(settings.terminal.vercel, **({"image": image} if image else {}), **limits)
+        settings = replace(settings, terminal=replace(settings.terminal, vercel=section))
+        overrides = {"backend": "vercel_sandbox", "cwd": cwd}
+        super().__init__(overrides, timeout=timeout, env=None, settings=settings, task_id=task_id)

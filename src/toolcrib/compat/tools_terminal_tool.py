@@ -13,6 +13,13 @@ from typing import Any
 
 from toolcrib.api import default_runtime
 from toolcrib.approval.gate import DEFAULT_SESSION
+from toolcrib.compat.approval_sessions import (
+    ApprovalCallback,
+    SudoCallback,
+    approval_callback_var,
+    sessions,
+    sudo_callback_var,
+)
 from toolcrib.compat.session_environment import SessionEnvironment
 from toolcrib.compat.tools_environments import BaseEnvironment
 from toolcrib.compat.tools_environments_backends import (
@@ -68,6 +75,28 @@ def terminal_tool(
     elif answer is None:
         answer = {"output": "", "exit_code": -1, "error": result.error_message, "status": result.status}
     return json.dumps(answer, ensure_ascii=False)
+
+
+def set_approval_callback(cb: ApprovalCallback | None) -> None:
+    """Ask `cb(command, description, *, allow_permanent=True)` about dangerous commands of this thread; None: nobody."""
+    approval_callback_var.set(cb)
+    if cb is not None:
+        sessions.answer_for_runtime()
+
+
+def set_sudo_password_callback(cb: SudoCallback | None) -> None:
+    """Ask `cb()` for the password when a command of this thread calls sudo; None: nobody."""
+    sudo_callback_var.set(cb)
+    if cb is not None:
+        sessions.answer_for_runtime()
+
+
+def _get_approval_callback() -> ApprovalCallback | None:
+    return approval_callback_var.get()
+
+
+def _get_sudo_password_callback() -> SudoCallback | None:
+    return sudo_callback_var.get()
 
 
 def run_terminal(arguments: JsonObject, task_id: str, session_id: str) -> ToolResult:

@@ -202,6 +202,10 @@ class FileStatus(Struct, frozen=True, kw_only=True):
     """Changes when the file is written or replaced, as far as the environment can tell; empty if it cannot."""
 
 
+EVERY_LINE = 2**31 - 1
+"""As the `count` of `read_lines`: all of them. Who takes them all can count them, so `total_lines` may be missing."""
+
+
 class FileSlice(Struct, frozen=True, kw_only=True):
     """Some lines of a file."""
 

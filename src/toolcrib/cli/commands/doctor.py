@@ -129,7 +129,7 @@ def inspect_installation(*, online: bool = False) -> DoctorReport:
     ]
     problems += [
         InstallationProblem(sentence, "fix the tool file or plugin that it names")
-        for sentence in runtime.registry.rejections
+        for sentence in dict.fromkeys(runtime.registry.rejections)
     ]
     plugins = with_outcomes(discover_all(runtime.settings), runtime.loaded_plugins)
     problems += _plugin_problems(plugins)
