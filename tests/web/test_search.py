@@ -14,7 +14,9 @@ from tests.web.conftest import OpenWeb, call
 from tests.web.sites import Page, Site
 from toolcrib.config.load import load_settings
 from toolcrib.core.context import ToolContext
-from toolcrib.testing import ScriptedAsker
+from toolcrib.registry.default import registry as default_registry
+from toolcrib.registry.registry import ToolRegistry
+from toolcrib.testing import ScriptedAsker, isolated_runtime
 from toolcrib.web import guard
 from toolcrib.web.providers.keyless import Ddgs, exa_text_hits
 from toolcrib.web.providers.provider import ProviderFailed
@@ -393,6 +395,7 @@ class Declared:
         self.declarations = [self]
         self.kind = "web_search_provider"
         self.arguments = (provider,)
+        self.options: dict[str, Any] = {}
 
 
 GOOD = {
@@ -493,3 +496,39 @@ async def test_private_pages_never_go_to_a_provider(
 
     assert "HTTP 404" in found["error"]
     assert [asked.path for asked in site.requests] == ["/missing"]
+
+
+PLUGIN = """
+from agent.web_search_provider import WebSearchProvider
+
+class Finder(WebSearchProvider):
+    name = "finder"
+    display_name = "Finder"
+
+    def is_available(self):
+        return True
+
+    def search(self, query, limit=5):
+        hit = {"title": query, "url": "https://found.example/", "description": "", "position": 1}
+        return {"success": True, "data": {"web": [hit]}}
+
+def register(ctx):
+    ctx.register_web_search_provider(Finder())
+"""
+
+
+async def test_a_plugin_file_registers_a_provider(tmp_path: Path) -> None:
+    """What a plugin written for the reference system registers through its context answers the next search."""
+    folder = tmp_path / "own" / "plugins" / "finder"
+    folder.mkdir(parents=True)
+    (folder / "plugin.yaml").write_text("name: finder\nversion: 1.0\n")
+    (folder / "__init__.py").write_text(PLUGIN)
+    with isolated_runtime(
+        tmp_path / "own", "plugins: {enabled: [finder]}\n", registry=ToolRegistry(parent=default_registry)
+    ) as runtime:
+        runtime.load()
+
+        found = await call(runtime, "web_search", query="q")
+
+    assert found["provider"] == "Finder"
+    assert found["data"]["web"][0]["title"] == "q"

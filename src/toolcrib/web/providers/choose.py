@@ -106,10 +106,12 @@ class ProviderChoice:
 
     def _of_plugins(self) -> list[WebProvider]:
         declared = [
-            PluginProvider(declaration.arguments[0])
+            PluginProvider(given[0])
             for plugin in self._plugins()
             for declaration in plugin.declarations
-            if declaration.kind == "web_search_provider" and declaration.arguments
+            if declaration.kind == "web_search_provider"
+            # Passed by position or by whatever name the plugin's author knows.
+            and (given := (*declaration.arguments, *declaration.options.values()))
         ]
         return [one for one in declared if one.name and one.is_available]
 
