@@ -209,6 +209,22 @@ class FilesPort(Protocol):
 
     def search_effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]: ...
 
+    async def document_text(self, kind: str, data: bytes) -> tuple[str, str]:
+        """The text of a document (pdf, docx, xlsx, pptx, ipynb) and a remark; raises ToolcribError."""
+        ...
+
+
+class WebPort(Protocol):
+    """The web tools."""
+
+    async def search(self, args: JsonObject, ctx: ToolContext) -> str: ...
+
+    def search_effects(self) -> tuple[Effect, ...]: ...
+
+    async def extract(self, args: JsonObject, ctx: ToolContext) -> str: ...
+
+    def extract_effects(self, args: JsonObject) -> tuple[Effect, ...]: ...
+
 
 class CodeExecutionPort(Protocol):
     """Runs scripts that call tools."""
@@ -316,6 +332,9 @@ class Services(Protocol):
 
     @property
     def cron(self) -> CronPort: ...
+
+    @property
+    def web(self) -> WebPort: ...
 
     @property
     def plugins(self) -> Sequence[Any]:

@@ -41,6 +41,7 @@ EXTRAS = {
     "mcp": "mcp",
     "ssh": "asyncssh",
     "documents": "python-pptx",
+    "web": "trafilatura",
     "modal": "modal",
     "daytona": "daytona",
     "vercel": "vercel-sandbox",
