@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import ast
 import importlib
-import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 from toolcrib.core.attempt import attempt
 from toolcrib.registry.compat_imports import AWAITED_MODULES, BUILTIN_TOOLS, COMPATIBILITY_MODULES, USER_TOOLS_NAMESPACE
@@ -117,7 +117,7 @@ def missing_internals(path: Path) -> list[str]:
     found: list[str] = []
     for node in _required_imports(tree):
         if isinstance(node, ast.Import):
-            found += [item.name for item in node.names if _is_internal(item.name) and not _has_module(item.name)]
+            found += [item.name for item in node.names if _is_internal(item.name) and _load(item.name) is None]
         elif node.module and not node.level and _is_internal(node.module):
             found += _missing_from(node.module, [item.name for item in node.names])
     return list(dict.fromkeys(found))
@@ -146,23 +146,19 @@ def _catches_imports(handler: ast.ExceptHandler) -> bool:
 
 
 def _missing_from(module: str, names: list[str]) -> list[str]:
-    if not _has_module(module):
-        return [module]
-    loaded, error = attempt(importlib.import_module, module)
-    if error is not None:
+    loaded = _load(module)
+    if loaded is None:
         return [module]
     return [
         f"{module}.{name}"
         for name in names
-        if name != "*" and not hasattr(loaded, name) and not _has_module(f"{module}.{name}")
+        if name != "*" and not hasattr(loaded, name) and _load(f"{module}.{name}") is None
     ]
 
 
-def _has_module(name: str) -> bool:
-    if name in AWAITED_MODULES:
-        return False
-    spec, error = attempt(importlib.util.find_spec, name)
-    return error is None and spec is not None
+def _load(name: str) -> ModuleType | None:
+    """The module, if there is one that can be imported."""
+    return None if name in AWAITED_MODULES else attempt(importlib.import_module, name)[0]
 
 
 def _is_internal(name: str) -> bool:

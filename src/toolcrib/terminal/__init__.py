@@ -1,1 +1,1 @@
-"""The `terminal` tool's inside: which environment a call wants, running it there, and telling what happened."""
+"""The service behind the `terminal` tool: picks the environment of a call, runs the command, reports the result."""

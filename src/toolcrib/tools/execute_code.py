@@ -7,7 +7,7 @@ from typing import Any
 from toolcrib.core.context import ToolContext
 from toolcrib.core.types import Effect, JsonObject
 from toolcrib.registry import registry
-from toolcrib.tools.terminal import check_terminal
+from toolcrib.terminal.availability import check_terminal
 
 
 async def execute_code(args: JsonObject, *, ctx: ToolContext, enabled_tools: list[str] | None = None, **_: Any) -> Any:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from toolcrib.core.context import ToolContext
-from toolcrib.core.types import Effect, JsonObject, Unavailable
+from toolcrib.core.types import Effect, JsonObject
 from toolcrib.registry import registry
-from toolcrib.registry.availability import runs_in_place
-
-USUAL_PLACES = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash")
+from toolcrib.terminal.availability import check_terminal
 
 
 async def terminal(args: JsonObject, *, ctx: ToolContext, **_: Any) -> Any:
@@ -20,16 +17,6 @@ async def terminal(args: JsonObject, *, ctx: ToolContext, **_: Any) -> Any:
 def effects(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
     """The command, in the environment and folder of its session."""
     return (ctx.services.terminal.effect_of(args, ctx),)
-
-
-@runs_in_place
-def check_terminal() -> bool | Unavailable:
-    """Whether there is a shell. Runs often, so it checks the usual places first."""
-    # Without `shutil`, which every start would have to load only for this.
-    folders = (os.path.join(folder, "bash") for folder in os.get_exec_path())  # noqa: PTH118
-    if any(map(os.path.exists, USUAL_PLACES)) or any(map(os.path.exists, folders)):
-        return True
-    return Unavailable("there is no bash on this machine", "install bash 4.4 or later")
 
 
 TERMINAL_SCHEMA: JsonObject = {

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolcrib.approval.approvers.console import QuestionQueue
+from toolcrib.approval.approvers.console import EscapeFilter, QuestionQueue
 from toolcrib.approval.approvers.escape import visible, width
 from toolcrib.approval.approvers.question import (
     MAX_ENTRIES,
@@ -23,7 +23,6 @@ from toolcrib.approval.approvers.question import (
     question,
     size,
 )
-from toolcrib.approval.approvers.terminal_input import EscapeFilter
 from toolcrib.core.approvals import ApprovalRequest, Danger
 
 ANY_TEXT = st.text(st.characters(codec=None, exclude_categories=[]), max_size=200)
