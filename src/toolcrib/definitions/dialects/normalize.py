@@ -12,6 +12,7 @@ import re
 from typing import Any
 from urllib.parse import unquote
 
+from toolcrib.core.json_schema import COUNTS, NUMBERS, clean_types, read_number, read_required, read_schema
 from toolcrib.core.types import JsonObject
 from toolcrib.definitions.dialects.keywords import (
     ANNOTATIONS,
@@ -20,7 +21,6 @@ from toolcrib.definitions.dialects.keywords import (
     PLAIN_KEYWORDS,
     UnrenderableTool,
     add_notes,
-    clean_types,
     note,
     one_of,
     set_types,
@@ -159,6 +159,7 @@ class _Normaliser:
 
     def _node(self, schema: Any, *, inline: bool = False) -> JsonObject | None:
         """The cleaned schema; None if nothing is valid. With `inline`, it is not a bare reference."""
+        schema = read_schema(schema)
         if schema is False:
             return None
         if not isinstance(schema, dict):
@@ -232,6 +233,9 @@ class _Normaliser:
                 continue
             if keyword in PLAIN_KEYWORDS:
                 cleaned = PLAIN_KEYWORDS[keyword](value)
+                if cleaned is MALFORMED and (keyword in COUNTS or keyword in NUMBERS):
+                    number = read_number(keyword, value, schema)
+                    cleaned = MALFORMED if number is None else number
                 if cleaned is not MALFORMED:
                     node[keyword] = cleaned
             elif keyword == "type" and (types := clean_types(value)):
@@ -242,6 +246,8 @@ class _Normaliser:
                 self._add_property_rule(node, keyword, value)
         if annotations_only:
             return node
+        if required := read_required(schema):
+            node["required"] = required
         self._add_items(node, schema)
         self._add_alternatives(node, schema, inline)
         add_notes(
