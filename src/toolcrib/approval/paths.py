@@ -53,6 +53,13 @@ class PathScope(msgspec.Struct, frozen=True, kw_only=True):
         written = self.absolute(path)
         return written, self.real(written)
 
+    def exists(self, path: str) -> bool:
+        """Whether something is at this path on this machine."""
+        try:
+            return os.path.lexists(self.absolute(path))
+        except ValueError:
+            return False
+
     def in_workspace(self, path: str) -> bool:
         """Whether a path, with links resolved, is inside the workspace; the workspace itself is not."""
         if not self.workspace:

@@ -87,7 +87,7 @@ class _Repair:
         if not self._compiles(result):
             self._note("", "only the names of its arguments could be kept")
             properties = result.get("properties")
-            names = {name: {} for name in properties} if isinstance(properties, dict) else {}
+            names: JsonObject = {name: {} for name in properties} if isinstance(properties, dict) else {}
             result = {"properties": names, "required": read_required(self._source)}
         more = len(self._changes) - _MAX_NOTES
         shown = self._changes[:_MAX_NOTES] + ([f"and {more} more"] if more > 0 else [])
@@ -155,7 +155,9 @@ class _Repair:
 
     def _is_usable(self, keyword: str, value: Any, schema: JsonObject) -> bool:
         # Draft 4 allows `exclusiveMinimum: true` only next to `minimum`.
-        beside = {key: schema[key] for key in ("minimum", "maximum") if key in schema and keyword in NUMBERS}
+        beside: JsonObject = {
+            key: schema[key] for key in ("minimum", "maximum") if key in schema and keyword in NUMBERS
+        }
         return self._compiles({**self._draft, **beside, keyword: value})
 
     def _add_required(self, node: JsonObject, schema: JsonObject, where: str) -> None:
