@@ -122,6 +122,8 @@ OWN_FILES = (
     "approvals.jsonl",
     "auth.json",
     "mcp_trust.json",
+    "trusted_folders.json",
+    "skill_authors.json",
     "cron.db",
     "cron.db-wal",
     "cron.db-shm",
@@ -129,7 +131,7 @@ OWN_FILES = (
 OWN_FOLDERS = ("logs", "cache/undo", "mcp_tokens")
 OWN_CODE = ("tools", "plugins")
 """Folders whose code runs in our process at the next start."""
-OWN_TEXTS = ("skills",)
+OWN_TEXTS = ("skills", "memories")
 """Folders whose texts later sessions follow."""
 MANAGED_BY = {"skill_manage": "skills"}
 """The folder that one of our own tools manages; the tool checks everything it writes there."""
