@@ -40,9 +40,9 @@ class ArgumentChecker:
         self._entry = entry
         self._lock = threading.Lock()
         self._is_valid: Check | None = None
-        # The names that need no further look, and the arguments with names inside; None: names are free.
+        # The names that need no further look (None: all), and whether there are names inside arguments.
         self._known: frozenset[str] | None = None
-        self._nested: tuple[str, ...] = ()
+        self._nested = False
         self._spelling: SpellingChecker
         # Where a whole float may replace an integer; None: anywhere.
         self._integer_names: tuple[str, ...] | None = None
@@ -68,7 +68,11 @@ class ArgumentChecker:
                 return {}, self._complaint.about_text(str(error))
         try:
             # Most calls are valid already, and asking the validator first is cheaper than checking ourselves.
-            if is_valid(arguments) and self._are_names_right(arguments):
+            if (
+                is_valid(arguments)
+                and (self._known is None or arguments.keys() <= self._known or self._are_legal(arguments))
+                and not (self._nested and self._spelling.find(arguments))
+            ):
                 for name in arguments if self._integer_names is None else self._integer_names:
                     value = arguments.get(name)
                     if type(value) not in _WITHOUT_FLOATS and _holds_float(value):
@@ -79,13 +83,9 @@ class ArgumentChecker:
         coerced = coerce_with(self._compiled, arguments)
         return coerced, self._complaint.about(coerced)
 
-    def _are_names_right(self, arguments: JsonObject) -> bool:
-        is_known = self._known is None or arguments.keys() <= self._known
-        if not is_known and self._entry.is_ours:
-            return False
-        if is_known and not any(name in arguments for name in self._nested):
-            return True
-        return not self._spelling.find(arguments)
+    def _are_legal(self, arguments: JsonObject) -> bool:
+        """Whether names that the schema does not list may be given."""
+        return not self._entry.is_ours and not self._spelling.find(arguments)
 
     def coerce(self, arguments: JsonObject) -> JsonObject:
         """A new dict with the arguments converted to the schema's types without loss; not validated."""

@@ -7,7 +7,6 @@ argument would be ignored without a word. Where a schema does say something (`ad
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -16,115 +15,131 @@ from toolcrib.core.spelling import is_misspelling
 from toolcrib.core.types import JsonObject
 from toolcrib.dispatch.schema import SchemaDocument
 
+Path = tuple[str | int, ...]
+
 _MAX_DEPTH = 24
-_MAX_STEPS = 5_000
-_MAX_ITEMS = 200
+_MAX_NODES = 2_000
 
 
 class MisspelledName(msgspec.Struct, frozen=True):
     """A name in a call, where it stands, and the known names that it may mean."""
 
-    path: tuple[str | int, ...]
+    path: Path
     nearest: tuple[str, ...]
+
+
+class _NameNode(msgspec.Struct):
+    """The names at one place of the arguments, merged from all schemas that describe it."""
+
+    names: frozenset[str] | None = None
+    """The known names; None if others are legal, or if there are none to compare with."""
+    inside: dict[str, _NameNode] = msgspec.field(default_factory=dict)
+    """Where names are known below, by the name of the property."""
+    others: _NameNode | None = None
+    first: tuple[_NameNode | None, ...] = ()
+    items: _NameNode | None = None
+    is_complete: bool = False
+    """A schema that refers to itself meets its own node before that is complete."""
+
+    @property
+    def is_empty(self) -> bool:
+        return self.names is None and not (self.inside or self.others or any(self.first) or self.items)
 
 
 class SpellingChecker:
     """Checks the names in the arguments of one tool, also inside nested objects."""
 
-    __slots__ = ("_document", "names", "nested")
+    __slots__ = ("_document", "_nodes", "_root", "names", "nested")
 
     def __init__(self, document: SchemaDocument) -> None:
         self._document = document
-        self.names = self._names_to_check([document.root])
+        self._nodes: dict[frozenset[int], _NameNode] = {}
+        self._root = self._node([document.root], 0)
+        self.names = document.known_names()
         """The known names of the root; None if it accepts others."""
-        self.nested = self._nested_names()
-        """The arguments whose values have names to check."""
+        self.nested = bool(self._root.inside or self._root.others)
+        """Whether names inside arguments have to be checked."""
 
     def find(self, arguments: JsonObject) -> list[MisspelledName]:
         """The names that are likely misspelt."""
-        return list(self._visit([self._document.root], arguments, (), [_MAX_STEPS]))
+        found: list[MisspelledName] = []
+        _visit(self._root, arguments, (), found)
+        return found
 
-    def _visit(
-        self, schemas: list[Any], value: Any, path: tuple[str | int, ...], steps_left: list[int]
-    ) -> Iterator[MisspelledName]:
-        steps_left[0] -= 1
-        if len(path) > _MAX_DEPTH or steps_left[0] < 0:
-            return
-        if isinstance(value, list):
-            for index, item in enumerate(value[:_MAX_ITEMS]):
-                if isinstance(item, (dict, list)) and (inner := self._items(schemas, index)):
-                    yield from self._visit(inner, item, (*path, index), steps_left)
-        if not isinstance(value, dict):
-            return
-        known = self._names_to_check(schemas)
-        for name, item in value.items():
-            if known is not None and isinstance(name, str) and name not in known:
-                nearest = tuple(sorted(one for one in known if one not in value and is_misspelling(name, one)))
-                if nearest:
-                    yield MisspelledName((*path, name), nearest)
-            if isinstance(item, (dict, list)) and (inner := self._properties(schemas, name)):
-                yield from self._visit(inner, item, (*path, name), steps_left)
+    def _node(self, schemas: list[Any], depth: int) -> _NameNode:
+        parts = self._parts(schemas)
+        key = frozenset(map(id, parts))
+        if key in self._nodes:
+            return self._nodes[key]
+        node = _NameNode(is_complete=True)
+        if depth > _MAX_DEPTH or len(self._nodes) >= _MAX_NODES:
+            return node
+        node.is_complete = False
+        self._nodes[key] = node
+        known = [self._document.known_names(schema) for schema in schemas]
+        if any(known) and not any(names is None for names in known):
+            node.names = frozenset(name for names in known if names for name in names)
+        listed = dict.fromkeys(name for part in parts for name in _dict(part, "properties"))
+        below = ((name, self._child([_dict(part, "properties").get(name) for part in parts], depth)) for name in listed)
+        node.inside = {name: child for name, child in below if child is not None}
+        node.others = self._child([part.get("additionalProperties") for part in parts], depth)
+        first = [_list(part, "prefixItems") or _list(part, "items") for part in parts]
+        longest = max(map(len, first), default=0)
+        node.first = tuple(
+            self._child([one[index] for one in first if index < len(one)], depth) for index in range(longest)
+        )
+        rest = [part.get("additionalItems" if _list(part, "items") else "items") for part in parts]
+        node.items = self._child(rest, depth)
+        node.is_complete = True
+        return node
 
-    def _names_to_check(self, schemas: list[Any]) -> frozenset[str] | None:
-        """The known names of an object; None if its schemas accept names that they do not list."""
-        names: set[str] = set()
-        for schema in schemas:
-            found = self._document.known_names(schema)
-            if found is None:
-                return None
-            names |= found
-        return frozenset(names)
-
-    def _properties(self, schemas: list[Any], name: str) -> list[Any]:
-        found = []
-        for part in self._parts(schemas):
-            properties, others = part.get("properties"), part.get("additionalProperties")
-            if isinstance(properties, dict) and name in properties:
-                found.append(properties[name])
-            elif isinstance(others, dict):
-                found.append(others)
-        return _distinct(found)
-
-    def _items(self, schemas: list[Any], index: int) -> list[Any]:
-        found = []
-        for part in self._parts(schemas):
-            first, rest = part.get("prefixItems"), part.get("items")
-            if isinstance(rest, list):
-                first, rest = rest, part.get("additionalItems")
-            if isinstance(first, list) and index < len(first):
-                found.append(first[index])
-            elif isinstance(rest, dict):
-                found.append(rest)
-        return _distinct(found)
+    def _child(self, schemas: list[Any], depth: int) -> _NameNode | None:
+        """The node for what these schemas describe; None if no names are known there."""
+        given = [schema for schema in schemas if isinstance(schema, dict)]
+        if not given:
+            return None
+        node = self._node(given, depth + 1)
+        return None if node.is_complete and node.is_empty else node
 
     def _parts(self, schemas: list[Any]) -> list[JsonObject]:
-        # Branches often share subschemas; visiting one twice at each level would double the work with the depth.
         seen: dict[int, JsonObject] = {}
         for schema in schemas:
             seen.update((id(part), part) for part in self._document.parts_of(schema))
         return list(seen.values())
 
-    def _nested_names(self) -> tuple[str, ...]:
-        names = self._document.all_names()
-        return tuple(
-            sorted(name for name in names if any(map(self._has_names, self._properties([self._document.root], name))))
-        )
 
-    def _has_names(self, schema: Any) -> bool:
-        """Whether some object inside a schema lists its properties."""
-        waiting, seen = [schema], set[int]()
-        while waiting:
-            for part in self._document.parts_of(waiting.pop()):
-                if id(part) in seen:
-                    continue
-                seen.add(id(part))
-                if part.get("properties"):
-                    return True
-                waiting += [part.get("additionalProperties"), part.get("items"), part.get("additionalItems")]
-                waiting += part["prefixItems"] if isinstance(part.get("prefixItems"), list) else []
-                waiting += part["items"] if isinstance(part.get("items"), list) else []
-        return False
+def _visit(node: _NameNode, value: Any, path: Path, found: list[MisspelledName]) -> None:
+    if isinstance(value, dict):
+        if node.names is not None and not value.keys() <= node.names:
+            _compare(node.names, value, path, found)
+        for name in value if node.others is not None else node.inside:
+            item = value.get(name)
+            child = node.inside.get(name, node.others)
+            if child is not None and isinstance(item, (dict, list)):
+                _visit(child, item, (*path, name), found)
+    elif isinstance(value, list) and (node.items is not None or node.first):
+        for index, item in enumerate(value):
+            child = node.first[index] if index < len(node.first) else node.items
+            if child is not None and isinstance(item, (dict, list)):
+                _visit(child, item, (*path, index), found)
 
 
-def _distinct(schemas: list[Any]) -> list[Any]:
-    return list({id(schema): schema for schema in schemas}.values())
+def _compare(
+    known: frozenset[str], value: JsonObject, path: tuple[str | int, ...], found: list[MisspelledName]
+) -> None:
+    absent = [name for name in known if name not in value]
+    for name in value:
+        if isinstance(name, str) and name not in known:
+            nearest = tuple(sorted(one for one in absent if is_misspelling(name, one)))
+            if nearest:
+                found.append(MisspelledName((*path, name), nearest))
+
+
+def _dict(schema: JsonObject, keyword: str) -> JsonObject:
+    value = schema.get(keyword)
+    return value if isinstance(value, dict) else {}
+
+
+def _list(schema: JsonObject, keyword: str) -> list[Any]:
+    value = schema.get(keyword)
+    return value if isinstance(value, list) else []

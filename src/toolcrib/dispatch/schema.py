@@ -180,11 +180,6 @@ class SchemaDocument:
                 names.update(part["properties"])
         return frozenset(names)
 
-    def all_names(self) -> frozenset[str]:
-        """Every name that the root lists, even if it allows others."""
-        listed = (part["properties"] for part in self.parts_of(self.root) if isinstance(part.get("properties"), dict))
-        return frozenset(name for properties in listed for name in properties)
-
     def parts_of(self, schema: Any) -> Iterator[JsonObject]:
         """A schema and every subschema that describes the same value."""
         waiting: list[Any] = [schema]
