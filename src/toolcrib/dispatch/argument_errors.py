@@ -11,7 +11,7 @@ import msgspec
 
 from toolcrib.core.errors import nearest_names
 from toolcrib.core.types import JsonObject
-from toolcrib.dispatch.misspelled_names import SpellingChecker
+from toolcrib.dispatch.misspelled_names import Path, SpellingChecker
 from toolcrib.dispatch.schema import (
     MAX_TEXT_CHARS,
     ROOT,
@@ -26,8 +26,6 @@ from toolcrib.dispatch.schema import (
 if TYPE_CHECKING:
     import jsonschema_rs
 
-
-Path = tuple[str | int, ...]
 
 WHOLE_CALL = "arguments"
 """The field of a problem that concerns the call as a whole."""

@@ -201,17 +201,20 @@ async def show_memory(chat: Chat, argument: str) -> None:
     if action == "approve" and words.strip():
         chat.screen.say(await asyncio.to_thread(_approve_memory, store, words.strip()))
         return
+    is_quoted = False
     for target, title in MEMORIES.items():
         entries = await asyncio.to_thread(store.entries, target)
         frontend.show(Text(f"{title} ({store.usage(target, entries)})", "bold"), gap=True)
         if entries:
             authors = await asyncio.to_thread(store.authors, target)
+            is_quoted = is_quoted or any(authors.get(entry) == "agent" for entry in entries)
             rows = ((">" if authors.get(entry) == "agent" else "-", one_line(entry)) for entry in entries)
             frontend.show(table(rows))
-    chat.screen.note(
-        "Agents noted what is marked > by themselves, so later sessions only get it as a quotation; "
-        "/memory approve WORDS makes such an entry yours."
-    )
+    if is_quoted:
+        chat.screen.note(
+            "An agent noted what is marked with >, so later sessions get it as a quotation; "
+            "/memory approve WORDS makes such an entry yours."
+        )
     chat.screen.note(f"Stored in {chat.host.settings.home.memories_dir}; you can edit the files.")
 
 

@@ -69,12 +69,12 @@ async def ask_to_trust(options: ChatOptions, settings: Settings, ask_line: AskLi
     trust = FolderTrust(settings.home)
     if file is None or trust.state(file) != "unknown":
         return
-    order = f" Note that {file.order}." if file.order else ""
-    question = (
-        f"{file.name} in {one_line(file.folder)} has instructions for the agent.{order} Follow them? "
-        "Otherwise the agent only reads them as data. [y/N] "
-    )
-    answer = (await ask_line(question) or "").strip().lower()
+    lines = [
+        f"{file.name} in {one_line(file.folder)} has instructions for the agent.",
+        *([f"Note that {file.order}."] if file.order else ()),
+        "Follow them? Otherwise the agent reads them as data. [y/N] ",
+    ]
+    answer = (await ask_line("\n".join(lines)) or "").strip().lower()
     if answer:
         trust.remember(file, is_trusted=answer in ("y", "yes"))
 
