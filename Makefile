@@ -66,6 +66,7 @@ bench: .venv/.dev
 	$(VENV) bench/code.py || missed=1; echo; \
 	$(VENV) bench/undo.py || missed=1; echo; \
 	$(VENV) bench/mcp_client.py || missed=1; echo; \
+	$(VENV) bench/web.py || missed=1; echo; \
 	$(VENV) bench/approval.py --write $(ARGS) || missed=1; exit $$missed
 
 wheel: .venv/.dev

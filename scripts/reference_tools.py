@@ -57,6 +57,8 @@ FACTS = {
     "tool_call": Facts("those of the tool that is called", "wherever that tool works"),
     "tool_describe": Facts("none", "everywhere"),
     "tool_search": Facts("none", "everywhere"),
+    "web_extract": Facts("reaches the hosts of the pages", HERE),
+    "web_search": Facts("sends the query to a search service; asks the person first, if no key is set", HERE),
     "write_file": Facts("writes the file", WITH_COMMANDS),
 }
 

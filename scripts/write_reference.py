@@ -196,7 +196,7 @@ def _default_text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
-        return f"[{', '.join(value)}]"
+        return f"[{', '.join(map(str, value))}]"
     return str(value) if value != "" else '""'
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
+import re
 import shlex
 import signal
 import sys
@@ -12,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import certifi
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -26,6 +29,8 @@ settings.register_profile("full", deadline=None, suppress_health_check=[HealthCh
 settings.register_profile("quick", settings.get_profile("full"), max_examples=15)
 settings.load_profile("quick")
 
+FOLDER_NUMBERS = itertools.count()
+LAST_LINE_OF_CERTIFICATE = "-----END CERTIFICATE-----\n"
 SERVICES_FILE = Path(__file__).parent.parent / ".services" / "env"
 SERVICES_ARE_REQUIRED = os.environ.get("TOOLCRIB_REQUIRE_SERVICES") == "1"
 
@@ -61,12 +66,38 @@ def _capped(stated: settings) -> settings:
     return settings(stated, max_examples=min(stated.max_examples, settings.default.max_examples))
 
 
+@pytest.fixture(scope="session")
+def base_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder for all folders of this run; it has the one certificate that loopback tests need."""
+    folder = tmp_path_factory.getbasetemp()
+    certificate, end, _ = certifi.contents().partition(LAST_LINE_OF_CERTIFICATE)
+    (folder / "certificate.pem").write_text(certificate + end)
+    return folder
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, base_folder: Path) -> Path:
+    """An empty folder for the test; unlike pytest's own fixture, it does not maintain a link to the latest one."""
+    name = re.sub(r"\W", "_", request.node.name)[:26]
+    folder = base_folder / f"{name}{next(FOLDER_NUMBERS)}"
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """The toolcrib home of the test and its subprocesses; nothing has created it yet."""
+    return tmp_path / "home"
+
+
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty toolcrib home for the test and its subprocesses."""
-    folder = tmp_path / "home"
-    monkeypatch.setenv("TOOLCRIB_HOME", str(folder))
-    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+def isolated_environ(request: pytest.FixtureRequest, base_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Point every test at homes of its own and clear the variables that would change what toolcrib does."""
+    # Most tests write nothing, so their folder has a name only.
+    has_folder = "tmp_path" in request.fixturenames
+    folder = request.getfixturevalue("tmp_path") if has_folder else base_folder / f"unused{next(FOLDER_NUMBERS)}"
+    monkeypatch.setenv("TOOLCRIB_HOME", str(folder / "home"))
+    monkeypatch.setenv("HOME", str(folder / "user"))
     for name in (
         "HERMES_HOME",
         "TOOLCRIB_SAFE_MODE",
@@ -81,7 +112,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name)
     # The first python3 on the way may be a script of pyenv, which is slow and which a sandbox may not run.
     monkeypatch.setenv("PATH", f"{sys.base_prefix}/bin:{os.environ['PATH']}")
-    return folder
+    # Every HTTP client loads the trusted certificates: 20 ms for all public ones, which nobody needs on loopback.
+    if request.node.get_closest_marker("services") is None:
+        monkeypatch.setenv("SSL_CERT_FILE", str(base_folder / "certificate.pem"))
 
 
 @pytest.fixture

@@ -108,6 +108,8 @@ class Runtime:
         )
         self._closing = ExitStack()
         self.services = RuntimeServices(self, services or {}, self._closing)
+        # Every call asks whether there are MCP servers, so not through a property.
+        self._built_services = vars(self.services)
         self._pipeline = self._make_pipeline(recorder or NullRecorder())
         pool = DaemonPool(BLOCKING_HANDLERS_AT_ONCE)
         self._closing.callback(pool.close)
@@ -215,7 +217,7 @@ class Runtime:
         """Call a tool through the whole pipeline. Never raises for what the tool does; look at `result.is_error`."""
         if not self._loaded:
             self.load()
-        if self._uses_mcp and self._may_come(name):
+        if "mcp" in self._built_services and self._may_come(name):
             await self.mcp.wait_ready(SERVERS_SECONDS)
         if ctx is None:
             ctx = ToolContext(services=self.services, tool_name=name, on_progress=self.on_progress)
@@ -253,7 +255,7 @@ class Runtime:
         """Call a tool from synchronous code, from any thread, inside or outside a running loop."""
         if not self._loaded:
             self.load()
-        if self._uses_mcp and self._may_come(name):
+        if "mcp" in self._built_services and self._may_come(name):
             self.mcp.wait_ready_sync(SERVERS_SECONDS)
         if ctx is None:
             ctx = ToolContext(services=self.services, tool_name=name, on_progress=self.on_progress)
@@ -277,10 +279,6 @@ class Runtime:
     def mcp(self) -> McpClientManager:
         """The MCP servers of this runtime."""
         return self.services.mcp
-
-    @property
-    def _uses_mcp(self) -> bool:
-        return RuntimeServices.mcp.is_built(self.services)
 
     def set_recorder(self, recorder: Recorder) -> None:
         """Record the calls of this runtime from now on, unless something records them already."""

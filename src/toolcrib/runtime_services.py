@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from toolcrib.skills.service import SkillService
     from toolcrib.terminal.call import TerminalCall
     from toolcrib.terminal.service import TerminalService
+    from toolcrib.web.service import WebService
 
 RENAMED = {"code": "code_execution", "delegate_task": "delegation", "call_turns": "call_queue"}
 """Names that plugins and programs may still use."""
@@ -195,6 +196,15 @@ class RuntimeServices:
         from toolcrib.cron.service import CronService  # noqa: PLC0415
 
         return CronService(self._runtime.settings, self)
+
+    @lazy
+    def web(self) -> WebService:
+        """Search and pages; it ends its worker processes when it is closed."""
+        from toolcrib.web.service import WebService  # noqa: PLC0415
+
+        service = WebService(self._runtime.settings, self)
+        self._closing.callback(service.close)
+        return service
 
     @lazy
     def snapshots(self) -> FileSnapshots | None:

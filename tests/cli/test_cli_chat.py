@@ -16,7 +16,7 @@ import pytest
 from tests.cli.cli_program import Outcome, Program
 from toolcrib.providers.scripted import calls
 from toolcrib.sessions.store import SessionStore
-from toolcrib.testing.model_server import ScriptedModelServer
+from toolcrib.testing.model_server import ScriptedModelServer, Stream
 
 ECHO = {"call": "terminal", "arguments": {"command": "echo hello"}}
 WIPE = {"call": "terminal", "arguments": {"command": "rm -rf build"}}
@@ -104,6 +104,25 @@ def test_every_event_is_a_line_of_json(chat: Any) -> None:
     assert {"call_started", "call_finished", "message_added"} <= {event["event"] for event in events}
     assert events[-1]["event"] == "run_ended"
     assert events[-1]["result"]["answer"] == "Fine."
+
+
+def test_an_answer_that_breaks_off_is_printed_and_marked(toolcrib: Program) -> None:
+    """What arrived is on stdout, marked; stderr says why, and the exit code is not 0."""
+    with ScriptedModelServer(otherwise=Stream("One two three four.", end_after=3)) as server:
+        settings = {
+            "model": {"provider": "attic", "default": "m", "max_retries": 1},
+            "providers": {"attic": {"base_url": server.base_url}},
+        }
+        toolcrib.write("config.yaml", json.dumps(settings))
+        done = toolcrib("chat", "-q", "Count.")
+        as_json = toolcrib("chat", "-q", "Count.", "--json")
+
+    assert done.code == 1
+    assert done.stdout == "One two \n\n[incomplete: the answer broke off here]\n"
+    assert "the partial answer is discarded" in done.stderr
+    assert "the answer is incomplete: attic broke off its answer" in done.stderr.splitlines()[-1]
+    result = json.loads(as_json.stdout.splitlines()[-1])["result"]
+    assert (as_json.code, result["outcome"], result["is_incomplete"]) == (1, "failed", True)
 
 
 def test_a_dry_run_prints_the_calls_and_makes_none(chat: Any, tmp_path: Path) -> None:

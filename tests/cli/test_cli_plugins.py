@@ -22,7 +22,7 @@ def test_enabling_a_plugin_that_fails_says_so_and_exits_with_1(toolcrib: Program
 
     assert outcome.code == 1
     assert "is enabled, but it failed to load" in outcome.stderr
-    assert "__init__.py:2: it needs the package 'a_package_that_nobody_has'" in outcome.stderr
+    assert "__init__.py:2: it imports 'a_package_that_nobody_has', which is not installed" in outcome.stderr
     assert "Enabled plugin" not in outcome.stderr
     assert toolcrib("config", "get", "plugins.enabled").stdout == '["bad"]\n'
 

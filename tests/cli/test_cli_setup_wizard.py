@@ -1,4 +1,4 @@
-"""`toolcrib setup` as a whole: five steps with a person at a terminal, and the same from flags."""
+"""`toolcrib setup` as a whole: six steps with a person at a terminal, and the same from flags."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ pytestmark = pytest.mark.services
 KEY = "mine-0123456789abcdef"
 SKIPPED = {
     "model": (("Provider (", ""),),
+    "search": (("Search (", ""),),
     "toolsets": (("Toolsets (", ""),),
     "approvals": (("Approvals (", ""),),
     "backend": (("Backend (", ""),),
@@ -142,9 +143,9 @@ def test_the_other_steps_write_what_was_chosen(toolcrib: Program):
     """Keys of tools, toolsets, approvals and backend are asked for, checked and saved; a typo is asked about again."""
     toolcrib.write("tools/tides.py", KEYED_TOOL)
     answers = (
-        ("Provider (", ""), ("Variables to enter", "1"), ("you type):", KEY), ("Toolsets (", "wbe"),
-        ("did you mean 'web'", "web,file"), ("Approvals (", "smrt"), ("did you mean 'smart'", "smart"),
-        ("Backend (", "ssh"), ("anyway?", "n"), ("Backend (", "local"),
+        ("Provider (", ""), ("Variables to enter", "1"), ("you type):", KEY), ("Search (", "free"),
+        ("Toolsets (", "wbe"), ("did you mean 'web'", "web,file"), ("Approvals (", "smrt"),
+        ("did you mean 'smart'", "smart"), ("Backend (", "ssh"), ("anyway?", "n"), ("Backend (", "local"),
     )  # fmt: skip
 
     seen = toolcrib.on_terminal("setup", answers=answers)
@@ -152,10 +153,11 @@ def test_the_other_steps_write_what_was_chosen(toolcrib: Program):
     assert seen.code == 0
     assert "TIDES_API_KEY is not set" in seen.stdout
     assert read_env_file(toolcrib.home / ".env") == {"TIDES_API_KEY": KEY}
+    assert in_force(toolcrib, "web")["keyless"] is True
     assert in_force(toolcrib, "toolsets") == ["web", "file"]
     assert in_force(toolcrib, "approvals")["mode"] == "smart"
     assert in_force(toolcrib, "terminal")["backend"] == "local"
-    assert "TIDES_API_KEY; toolsets = [web, file]; approvals.mode = smart; terminal.backend = local" in seen.stdout
+    assert "TIDES_API_KEY; web.keyless = true; toolsets = [web, file]; approvals.mode = smart; " in seen.stdout
 
 
 def test_it_shows_what_is_set_and_can_be_run_again(toolcrib: Program, server: ScriptedModelServer):
@@ -184,7 +186,7 @@ def test_an_interrupt_says_what_was_saved(toolcrib: Program, server: ScriptedMod
     with_server(toolcrib, server)
     answers = (("Provider (", "mine"), ("Address [", ""), ("you type):", KEY), ("Model [", ""))
     last = ("Sending a request to scripted", "^C") if at == "during the request" else ("Approvals (", "^C")
-    between = () if at == "during the request" else SKIPPED["toolsets"]
+    between = () if at == "during the request" else (*SKIPPED["search"], *SKIPPED["toolsets"])
 
     seen = toolcrib.on_terminal("setup", answers=(*answers, *between, last))
 
@@ -220,12 +222,14 @@ def test_flags_set_everything_without_a_question(toolcrib: Program, server: Scri
 
     done = toolcrib(
         "setup", "--provider", "mine", "--model", "m1", "--key-env", "SOME_KEY", "--toolsets", "web,file",
-        "--approvals", "smart", "--backend", "local", "--set", "TIDES_API_KEY=abc", "--set", "B=c d", SOME_KEY=KEY,
+        "--search", "free", "--approvals", "smart", "--backend", "local", "--set", "TIDES_API_KEY=abc",
+        "--set", "B=c d", SOME_KEY=KEY,
     )  # fmt: skip
 
     assert done.code == 0
     assert read_env_file(toolcrib.home / ".env") == {"MINE_KEY": KEY, "TIDES_API_KEY": "abc", "B": "c d"}
     assert (in_force(toolcrib, "model")["default"], in_force(toolcrib, "toolsets")) == ("m1", ["web", "file"])
+    assert in_force(toolcrib, "web")["keyless"] is True
     assert (in_force(toolcrib, "approvals")["mode"], in_force(toolcrib, "terminal")["backend"]) == ("smart", "local")
     assert (server.requests[0].body["model"], sent_keys(server)) == ("m1", [f"Bearer {KEY}"])
     assert KEY not in done.stdout + done.stderr
@@ -272,7 +276,7 @@ def test_a_model_that_does_not_answer_is_exit_code_one(toolcrib: Program, server
         (["--provider", "openai", "--key-stdin", "--key-env", "A"], "use either"),
         (["--provider", "ollama"], "has no default model"),
         (["tides", "--yes"], "give either tool names or flags"),
-        ([], "--provider, --model, --base-url, --key-env, --key-stdin, --toolsets, --approvals, --backend, --set"),
+        ([], "--key-env, --key-stdin, --search, --toolsets, --approvals, --backend, --set"),
     ],
 )
 def test_flags_that_cannot_be_followed_change_nothing(toolcrib: Program, flags: list[str], said: str):

@@ -172,3 +172,25 @@ def test_importing_model_tools_runs_discovery(compat, home):
     done = compat("-c", "import model_tools; print({'mine', 'todo'} <= set(model_tools.get_all_tool_names()))")
 
     assert done.stdout == "True\n", done.stderr
+
+
+def test_plugin_imports_its_own_modules_as_part_of_a_package(compat, home):
+    """`plugins.web.mine.provider` is a file of the plugin in the folder `mine`, as in the reference."""
+    folder = home / "plugins" / "mine"
+    folder.mkdir(parents=True)
+    (folder / "plugin.yaml").write_text("name: web-mine\n")
+    (folder / "provider.py").write_text("from plugins.web.mine import NAME\n\ndef hello(args, **kw): return NAME\n")
+    (folder / "__init__.py").write_text(
+        "NAME = 'mine'\n\ndef register(ctx):\n    from plugins.web.mine.provider import hello\n"
+        "    ctx.register_tool('hello_mine', 'mine', {'description': 'x'}, hello)\n"
+    )
+    (home / "config.yaml").write_text("plugins:\n  enabled: [web-mine]\n")
+    code = (
+        "import model_tools\nfrom tools.registry import registry\n"
+        "print(model_tools.handle_function_call('hello_mine', {}), registry.get_entry('hello_mine').source.kind)\n"
+        "import importlib.util\nprint(importlib.util.find_spec('plugins.web.other'))\n"
+    )
+
+    done = compat("-c", code)
+
+    assert done.stdout == "mine plugin\nNone\n", done.stderr

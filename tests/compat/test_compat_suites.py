@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 DATA = Path(__file__).parent.parent / "data"
-SUITES = [*sorted((DATA / "reference_suite").glob("suite_*.py")), Path(__file__).parent / "suite_facts.py"]
+SUITES = [*sorted((DATA / "reference_suite").glob("suite_*.py")), *sorted(Path(__file__).parent.glob("suite_*.py"))]
 WITHOUT_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
 
@@ -15,7 +15,8 @@ WITHOUT_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 def test_reference_suite_passes(compat, suite, tmp_path):
     """A suite in the reference system's style passes under `python -m toolcrib.compat -m pytest`."""
     # Beside nothing of ours, so that neither our conftest nor our settings take part.
-    (tmp_path / "work" / suite.name).write_bytes(suite.read_bytes())
+    for file in (suite, DATA / "compat_names.json"):
+        (tmp_path / "work" / file.name).write_bytes(file.read_bytes())
 
     # In the usual folder for temporary files, it would first delete what earlier runs of pytest left there.
     options = ("-q", "-W", "error", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'suite'}")

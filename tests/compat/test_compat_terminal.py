@@ -270,3 +270,24 @@ def test_a_process_in_somebodys_environment(compat):
     )
 
     assert values == [5, "/usr", "still there\n", "9", 0]
+
+
+def test_tasks_of_one_session_are_told_apart(compat):
+    """Each has its own shell, is found by its id, and is cleaned up alone or with its session."""
+    values = told(
+        compat,
+        "for task in ('a', 'b', None):\n"
+        "    run(f'export WHO={task}', task_id=task, session_id='s')\n"
+        "run('cd /usr', task_id='a', session_id='s')\n"
+        "told += [run('echo $WHO', task_id=task, session_id='s')['output'] for task in ('a', 'b', None)]\n"
+        "told += [sorted(t._active_environments), t.get_active_env('a').cwd, t.get_session_cwd('a')]\n"
+        "told.append(t.get_active_env('b').execute('echo $WHO')['output'])\n"
+        "t.cleanup_vm('a')\n"
+        "told += [sorted(t._active_environments), run('echo ${WHO-new}', task_id='a', session_id='s')['output']]\n"
+        "t.cleanup_vm('s')\n"
+        "told.append(sorted(t._active_environments))",
+    )
+
+    assert values[:3] == ["a", "b", "None"]
+    assert values[3:7] == [["a", "b", "s"], "/usr", "/usr", "b\n"]
+    assert values[7:] == [["b", "s"], "new", []]

@@ -16,6 +16,10 @@ FOLDER = REPOSITORY / "docs" / "reference" / "tools"
 PAGES = sorted(page for page in FOLDER.glob("*.md") if page.name != "README.md")
 
 
+ABOUT_THE_WORLD = ("file", "earlier conversation", "served", "the search service answers")
+"""Blocks that are neither calls nor their answers."""
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 async def test_the_calls_on_the_page_of_a_tool_give_the_answers_below_them(page: Path, tmp_path: Path) -> None:
     """Files are saved and calls are made in the order of the page, through the whole pipeline, in one session."""
@@ -26,7 +30,7 @@ async def test_the_calls_on_the_page_of_a_tool_give_the_answers_below_them(page:
 def test_the_page_of_a_tool_shows_a_call_of_it_and_the_answer(page: Path) -> None:
     """There is an example for the tool itself, each answer follows a call, and each comment is understood."""
     blocks = read_blocks(page)
-    languages = [block.language for block in blocks if block.mark not in ("file", "earlier conversation")]
+    languages = [block.language for block in blocks if block.mark not in ABOUT_THE_WORLD]
 
     assert any(re.search(rf"\b{page.stem}\(", block.body) for block in blocks if block.language == "python")
     assert "json" in languages

@@ -9,6 +9,8 @@ around it:
     <!-- the person agrees -->              somebody is asked whether the calls may be made; also: refuses
     <!-- the person says: TEXT -->          what is answered to a question of the model
     <!-- the helper says: TEXT -->          what a helper reports
+    <!-- served: NAME -->                   the block is a page of a web server on this machine, whose address is `site`
+    <!-- the search service answers -->     the block is the answer of a SearXNG server to every query
 """
 
 from __future__ import annotations
@@ -20,7 +22,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.docs.docs_blocks import Block, PageError
+from tests.web.sites import serve
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.host import AgentHost
 from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest
@@ -37,7 +42,10 @@ MARKS = (
     "the person refuses",
     "the person says",
     "the helper says",
+    "served",
+    "the search service answers",
 )
+TYPES = {".html": "text/html; charset=utf-8", ".json": "application/json", ".txt": "text/plain; charset=utf-8"}
 
 
 class People:
@@ -79,6 +87,11 @@ class ToolPage:
         for block in blocks:
             if block.mark == "file" and block.value.startswith("~/"):
                 self._save(block, self._user / block.value[2:])
+        with serve() as site, pytest.MonkeyPatch.context() as patch:
+            self._site, self._patch, self._names["site"] = site, patch, site.address
+            await self._follow_in_session(blocks)
+
+    async def _follow_in_session(self, blocks: list[Block]) -> None:
         provider = ScriptedProvider(otherwise=self._people.report)
         home = self._user / ".toolcrib"
         options: dict[str, Any] = {"approver": self._people, "asker": self._people, "workspace": self._folder}
@@ -94,6 +107,12 @@ class ToolPage:
         if block.mark == "file":
             if not block.value.startswith("~/"):
                 self._save(block, self._folder / block.value)
+        elif block.mark == "served":
+            kind = TYPES[Path(block.value).suffix]
+            self._site.pages[f"/{block.value}"] = (200, {"content-type": kind}, block.body.encode())
+        elif block.mark == "the search service answers":
+            self._site.pages["/search"] = (200, {"content-type": "application/json"}, block.body.encode())
+            self._patch.setenv("SEARXNG_URL", self._site.address)
         elif block.mark == "earlier conversation":
             model = ScriptedProvider([block.body.strip()])
             async with Agent(host=agent.host, model=model, toolsets=[]) as earlier:
@@ -132,6 +151,7 @@ class ToolPage:
 
     def _compare(self, block: Block) -> None:
         shown = _as_at_home(self._given, str(self._user))
+        shown = json.loads(json.dumps(shown).replace(self._site.address, "http://127.0.0.1:8080"))
         if not fits(json.loads(block.body), shown):
             raise PageError(f"line {block.line}: the answer is\n{json.dumps(shown, ensure_ascii=False, indent=2)}")
 

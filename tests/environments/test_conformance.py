@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace as replace_fields
 
 import pytest
 from msgspec.structs import replace
@@ -106,6 +110,41 @@ async def test_anything_that_a_backend_raises_is_its_failure() -> None:
     result = await run_check(Check(name="burst", rule="", run=burst), of(LocalShellEnvironment))
 
     assert (result.state, result.detail) == ("failed", "ZeroDivisionError: burst")
+
+
+@pytest.fixture
+def other_holder() -> Iterator[int]:
+    """A process that is not ours and has a key in its environment, like the shell above toolcrib."""
+    command = ["sh", "-c", "sleep 300 >/dev/null 2>&1 & echo $!"]
+    started = subprocess.run(command, env=host_environ() | dict([SECRET]), stdout=subprocess.PIPE, check=True)
+    yield int(started.stdout)
+    os.kill(int(started.stdout), signal.SIGKILL)
+
+
+async def test_a_key_in_another_process_of_the_user_is_told_and_breaks_no_rule(other_holder: int) -> None:
+    """On this machine commands run as the user: toolcrib can only keep the keys out of its own processes."""
+    subject = replace_fields(of(LocalShellEnvironment, frozenset({"secrets"})), secrets=dict([SECRET]))
+
+    report = await run_suite(subject, only=["secrets"])
+
+    assert report.passed
+    assert f"sleep (pid {other_holder})" in report.results[0].detail
+    assert "use the sandbox backend or a container" in report.results[0].detail
+
+
+async def test_a_key_in_a_process_of_toolcrib_fails(other_holder: int) -> None:
+    """A child of ours with a key is our leak, whatever else holds it."""
+    subject = replace_fields(of(LocalShellEnvironment, frozenset({"secrets"})), secrets=dict([SECRET]))
+    child = await asyncio.create_subprocess_exec("sleep", "300", env=host_environ() | dict([SECRET]))
+    try:
+        report = await run_suite(subject, only=["secrets"])
+    finally:
+        child.kill()
+        await child.wait()
+
+    assert (
+        f"processes of toolcrib that show OPENAI_API_KEY: expected [], seen [{child.pid}]" == report.results[0].detail
+    )
 
 
 async def test_an_unknown_check_is_named_with_the_nearest() -> None:

@@ -154,7 +154,7 @@ async def test_a_failed_opening_is_told_to_all_and_forgotten(make_pool, folders)
 
     results = await asyncio.gather(*(use(pool) for _ in range(3)), return_exceptions=True)
 
-    assert [type(result) for result in results] == [FileExistsError] * 3
+    assert [type(result) for result in results] == [EnvironmentFailed] * 3
     assert pool.entries() == []
     assert await use(pool) is not None
 

@@ -25,8 +25,8 @@ def run_script(*argv: str, path: str | None = None, typed: bytes = b"") -> subpr
     return subprocess.run(command, input=typed, capture_output=True, env=environ, timeout=20, check=False)
 
 
-class Told(TextRelayProcess):
-    """A program of which only the script's words are known."""
+class RelayWithoutService(TextRelayProcess):
+    """A process that knows only the output of the script; there is no service to ask about it."""
 
     def __init__(self) -> None:
         self.printed = bytearray()
@@ -41,31 +41,33 @@ class Told(TextRelayProcess):
         self._fail("nobody knows")
 
 
-def test_the_end_is_told_after_the_last_line() -> None:
-    """Output leaves coded, then a dot; the exit code is told apart."""
+def test_the_exit_code_follows_the_last_line() -> None:
+    """The script encodes the output, ends it with a dot, and reports the exit code on stderr."""
     done = run_script("bash", "-c", r"printf '\0\377'; exit 3")
 
     assert done.stdout == base64.b64encode(b"\0\xff") + b"\n.\n"
     assert (done.stderr, done.returncode) == (b"=3\n", 3)
 
 
-def test_output_that_is_left_open_is_said(tmp_path: Path) -> None:
-    """A child that keeps the output does not hold up the end, which is marked."""
-    bash, told = str(shutil.which("bash")), tmp_path / "told"
-    code = f"while [ ! -e '{told}' ]; do sleep 0.05; done & exit 4"
+def test_output_that_is_left_open_is_reported(tmp_path: Path) -> None:
+    """A child that keeps the output open does not delay the end; the report marks it."""
+    bash, gate = str(shutil.which("bash")), tmp_path / "gate"
+    code = f"while [ ! -e '{gate}' ]; do sleep 0.05; done & exit 4"
     command = relayed(bash, ("bash", "-c", code), takes_input="plain")
 
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
-        end = process.stderr.readline()
-        told.touch()
+        try:
+            end = process.stderr.readline()
+        finally:
+            gate.touch()
         process.communicate(timeout=20)
 
     assert (end, process.returncode) == (b"=4+\n", 4)
 
 
-def test_an_image_without_the_needed_programs_is_said() -> None:
-    """What is missing is named, so that it can be installed."""
+def test_a_program_missing_in_the_image_is_reported() -> None:
+    """The message names the missing program, so that people can install it."""
     done = run_script("true", path="/nonexistent")
 
     assert done.stderr == b"!the image has no base64\n"
@@ -85,7 +87,7 @@ def test_output_is_the_same_however_it_is_cut(data: bytes, cuts: list[int], agai
     lines = "".join(input_lines(data[start : start + 7])[0] for start in range(0, len(data), 7)) + ".\n"
 
     async def read() -> tuple[int, bytes]:
-        process = Told()
+        process = RelayWithoutService()
         process.on_stdout(lines[:again])
         process.start_over()
         places = sorted({0, len(lines), *(cut for cut in cuts if cut < len(lines))})
@@ -102,7 +104,7 @@ def test_output_is_the_same_however_it_is_cut(data: bytes, cuts: list[int], agai
 
 async def test_a_reason_not_to_run_is_an_error() -> None:
     """What the script cannot do is told by wait()."""
-    process = Told()
+    process = RelayWithoutService()
 
     process.on_stderr("!the image has no base64\n")
 
@@ -113,7 +115,7 @@ async def test_a_reason_not_to_run_is_an_error() -> None:
 
 async def test_text_that_is_not_the_scripts_is_an_error() -> None:
     """A service that changes what passes through it is noticed."""
-    process = Told()
+    process = RelayWithoutService()
 
     process.on_stdout("\x1b[31mhello\n")
 

@@ -71,3 +71,15 @@ def test_a_change_that_is_too_long_is_not_compared() -> None:
     """A diff of hundreds of kilobytes would take longer than the write, and nobody would see most of it."""
     with pytest.raises(DiffTooLarge):
         unified_diff(None, "a line\n" * 100_000, "f")
+
+
+@pytest.mark.parametrize("line", [0, 1, 101, 102, 103, 306, 307, 308, 998, 999])
+def test_one_changed_line_of_a_long_text_is_found_wherever_it_is(line: int) -> None:
+    """Only the changed line and its context are in the diff, also where the comparison takes larger steps."""
+    old = [f"line {number:04}" for number in range(1000)]
+    new = [*old[:line], "changed", *old[line + 1 :]]
+
+    diff = unified_diff("\n".join(old) + "\n", "\n".join(new) + "\n", "f").splitlines()[3:]
+
+    assert [shown for shown in diff if not shown.startswith(" ")] == [f"-{old[line]}", "+changed"]
+    assert len(diff) <= 2 + 2 * editing.CONTEXT_LINES

@@ -141,3 +141,16 @@ def test_what_an_encoding_lacks_is_named(text: str, says: str) -> None:
 def test_lines_are_counted_as_people_do(text: str, count: int) -> None:
     """A last line without an end counts; nothing behind a last line end does not."""
     assert line_count(text) == count
+
+
+@pytest.mark.parametrize("content", ["", "é\n", "a\r\nb\r\n", "\ufeffmarked\n", "zero \0 byte\n", "𝄞 a\rb"])
+def test_a_text_that_decodes_as_it_is_need_not_be_decoded(content: str) -> None:
+    """What toolcrib knows about a file it wrote is what it would read from it."""
+    file = TextFile(content)
+
+    try:
+        read = decoded(file.encoded())
+    except NotText:
+        read = None
+
+    assert file.decodes_as_it_is == (read == file)

@@ -69,7 +69,7 @@ async def never(address: str) -> str:
         (b"200 OK", b"Content-Type: application/json\r\n", b" " * MEGABYTE),
         (b"200 OK", EVENTS, b"x" * MEGABYTE),
         (b"401 no", EVENTS, b"x" * MEGABYTE),
-        (b"200 OK", PACKED, gzip.compress(b" " * 256 * MEGABYTE)),
+        (b"200 OK", PACKED, gzip.compress(b" " * 4 * MAX_BODY_BYTES)),
     ],
     ids=["json", "events", "refusal", "packed"],
 )

@@ -17,7 +17,7 @@ import pytest
 from toolcrib.config.env_vars import OPTIONAL_ENV_VARS
 from toolcrib.core.errors import PluginError, UsageError
 from toolcrib.plugins.load import load_plugins
-from toolcrib.registry.discovery import HERMES_PACKAGES
+from toolcrib.registry.reference_internals import HERMES_PACKAGES
 from toolcrib.runtime import Runtime
 
 HELLO = """
@@ -107,7 +107,7 @@ def test_hooks_and_middleware_are_listed_and_called(crib):
 
 
 FAILURES = {
-    "import error": ("import no_such_package_anywhere", "needs the package 'no_such_package_anywhere'"),
+    "import error": ("import no_such_package_anywhere", "imports 'no_such_package_anywhere', which is not installed"),
     "syntax error": ("def register(ctx:\n", "__init__.py:1: "),
     "no register": ("x = 1", "has no function `register(ctx)`"),
     "register is no function": ("register = 3", "is not a function"),

@@ -303,7 +303,7 @@ REFUSALS: dict[str, tuple[dict[str, str], str]] = {
     ),
     "missing package": (
         {"__init__.py": "import json\nimport a_package_that_nobody_has.inner"},
-        "__init__.py:2: it needs the package 'a_package_that_nobody_has', which is not installed",
+        "__init__.py:2: it imports 'a_package_that_nobody_has', which is not installed",
     ),
     "unknown context method": (
         {"__init__.py": "def register(ctx):\n    ctx.register_something_of_the_future(1)"},

@@ -207,6 +207,7 @@ def test_thoughts_that_never_end_are_no_answer() -> None:
         ("stop", {"refusal": "No."}, "refused"),
         ("length", {"tool_calls": [{"index": 0, "function": {"name": "a", "arguments": "{}"}}]}, "tool_calls"),
         ("length", {"tool_calls": [{"index": 0, "function": {"name": "a", "arguments": '{"'}}]}, "length"),
+        ("length", {"tool_calls": [{"index": 0, "function": {"name": "a", "arguments": ""}}]}, "length"),
         ("eos", {"content": "a"}, "end"),
     ],
 )
@@ -220,18 +221,22 @@ def test_the_reason_for_the_end(finish: str, delta: dict[str, Any], expected: st
     [
         ([], False),
         ([chunk({"reasoning": "hm"})], False),
-        ([chunk({"content": "Hello"})], True),
+        ([chunk({"content": "Hello"})], False),
+        ([chunk({"content": "Hello"}), None], True),
+        ([None], False),
         ([chunk({"content": ""}, "stop")], True),
         ([chunk({"content": "Hello"}, "error")], False),
         ([calling({"index": 0, "id": "1", "function": {"name": "a", "arguments": '{"x": '}})], False),
-        ([calling({"index": 0, "id": "1", "function": {"name": "a", "arguments": '{"x": 1}'}})], True),
+        ([calling({"index": 0, "id": "1", "function": {"name": "a", "arguments": '{"x": 1}'}})], False),
+        ([calling({"index": 0, "id": "1", "function": {"name": "a", "arguments": '{"x": 1}'}}), None], True),
+        ([calling({"index": 0, "id": "1", "function": {"name": "a", "arguments": '{"x": '}}), None], False),
     ],
 )
-def test_an_answer_that_just_stops_counts_only_if_it_can_be_used(chunks: list[Any], is_usable: bool) -> None:
-    """Without a finish reason, an empty answer or half a call is not an answer."""
+def test_an_answer_counts_only_if_the_server_ended_it(chunks: list[Any], is_usable: bool) -> None:
+    """A finish reason or the end mark (here None) ends an answer; nothing, or half a call, is not one even then."""
     answer = OpenAIAnswer(lambda _: None)
     for one in chunks:
-        answer.add(one)
+        answer.end() if one is None else answer.add(one)
 
     assert answer.is_usable is is_usable
 

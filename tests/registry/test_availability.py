@@ -18,7 +18,7 @@ import pytest
 
 from tests.registry.declaring import declare
 from toolcrib.core.types import Unavailable
-from toolcrib.registry.availability import AvailabilityChecker, only_reads_environment
+from toolcrib.registry.availability import AvailabilityChecker, only_reads_environment, runs_in_place
 from toolcrib.registry.registry import ToolRegistry
 
 BOUND_SECONDS = 1.0
@@ -571,3 +571,18 @@ def test_a_look_at_a_variable_is_never_stale(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("SOME_KEY")
 
     assert not checker.ask([one_variable])[one_variable].available
+
+
+def test_a_check_that_is_marked_runs_on_the_thread_that_asks() -> None:
+    """A built-in tool's check that returns at once needs no thread of its own."""
+    asked_on: list[threading.Thread] = []
+
+    @runs_in_place
+    def check() -> bool:
+        asked_on.append(threading.current_thread())
+        return True
+
+    outcomes = AvailabilityChecker().ask([check])
+
+    assert outcomes[check].available
+    assert asked_on == [threading.current_thread()]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
 from tests.sessions.conversations import says
 from toolcrib.core.errors import SessionError
-from toolcrib.sessions.database import STEPS, TABLES, Migration, migrate
+from toolcrib.sessions.database import STEPS, TABLES, Database, Migration, migrate
 from toolcrib.sessions.search import search_messages
 from toolcrib.sessions.store import SessionStore
 
@@ -78,16 +80,57 @@ def test_a_newer_database_is_left_alone(home: Path) -> None:
 
 
 def test_a_foreign_database_is_left_alone(home: Path) -> None:
-    """A database of another program is refused."""
+    """A database of another program is refused, and not one byte of it changes."""
     path = home / "sessions.db"
     make_file(path, (Migration(("CREATE TABLE theirs (x)",)),))
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA user_version = 0")
     connection.close()
+    content = path.read_bytes()
     store = SessionStore(path)
 
     with pytest.raises(SessionError, match="not toolcrib's"):
         store.create()
+    assert path.read_bytes() == content
+    store.close()
+
+
+class RacedConnection(sqlite3.Connection):
+    """A connection to a new file in which another process creates all tables before the n-th statement."""
+
+    before: ClassVar[int]
+    """The statement; counted down."""
+
+    def execute(self, *args: Any) -> sqlite3.Cursor:
+        RacedConnection.before -= 1
+        if RacedConnection.before == 0:
+            (_, _, file), *_ = super().execute("PRAGMA database_list").fetchall()
+            other = SessionStore(Path(file))
+            # Inside a transaction of ours it would have to wait, so it is not in between.
+            other.database.busy_seconds = 0.0
+            with contextlib.suppress(SessionError):
+                other.create()
+            other.close()
+        return super().execute(*args)
+
+
+class RacedDatabase(Database):
+    """A database that another process opens first."""
+
+    def _connect(self, path: Path) -> sqlite3.Connection:
+        return sqlite3.connect(path, isolation_level=None, timeout=30.0, factory=RacedConnection)
+
+
+@pytest.mark.parametrize("before", range(1, 12))
+def test_another_process_may_create_the_tables_at_any_moment(home: Path, before: int) -> None:
+    """Whichever statement another process gets in between, the file is never taken for a foreign one."""
+    RacedConnection.before = before
+    store = SessionStore(home / "sessions.db")
+    store.database = RacedDatabase(home / "sessions.db")
+
+    session = store.create()
+
+    assert store.get(session.id).id == session.id
     store.close()
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -139,6 +142,28 @@ def test_control_characters_do_not_blow_up_the_answer(run: Run) -> None:
     assert run("head -c 3 /dev/zero | tr '\\0' '\\1'; echo end")["output"] == "\ufffd\ufffd\ufffdend"
 
 
+@pytest.mark.parametrize("pty", [False, True])
+def test_output_keeps_its_indentation(run: Run, pty: bool) -> None:
+    """Blanks and empty lines before the first word are output; only the newlines at the end are not."""
+    Path(run("pwd")["output"], "file.py").write_text("class A:\n\n    def f(self):\n\treturn 1  \n\n")
+
+    assert run("sed -n 3,9p file.py", pty=pty)["output"] == "    def f(self):\n\treturn 1  "
+    assert run("sed -n 2,3p file.py", pty=pty)["output"] == "\n    def f(self):"
+    assert run("printf '  \\t x \\n\\n'; exit 3", pty=pty)["output"] == "  \t x "
+
+
+def test_output_of_a_background_command_keeps_its_indentation(run: Run, runtime: Runtime) -> None:
+    """The same for what the process tool shows."""
+    session = run("printf '\\n    indented\\n\\tend \\n'", background=True)["session_id"]
+
+    def ask(action: str) -> str:
+        answer = json.loads(str(runtime.call_sync("process", {"action": action, "session_id": session}).content))
+        return str(answer["output"])
+
+    assert ask("wait") == "\n    indented\n\tend \n"
+    assert ask("log") == "\n    indented\n\tend "
+
+
 def test_a_program_that_asks_is_given_back(run: Run, runtime: Runtime) -> None:
     """On a terminal a question does not hang: the command goes on in the background and can be answered."""
     answer = run("read -p 'name? ' name; echo hello $name", pty=True, timeout=60)
@@ -155,6 +180,65 @@ def test_a_program_that_edits_its_input_line_is_given_back_too(approved: Runtime
     answer = call(approved, "bash --norc --noprofile -i", pty=True, timeout=60)
 
     assert answer["status"] == "waiting_for_input"
+
+
+INTERACTIVE = {
+    "less": "less numbers",
+    "a pager behind a pipe": "seq 500 | less",
+    "git": "git -c core.pager=less -p help -a",
+    "more": "more numbers",
+    "vim": "vim -u NONE numbers",
+    "top": "top",
+    "python3": "python3 -q",
+    "a password": "python3 -c 'import getpass; getpass.getpass()'",
+}
+
+
+@pytest.mark.parametrize("name", INTERACTIVE)
+def test_pagers_editors_and_interpreters_are_given_back(approved: Runtime, name: str) -> None:
+    """A program that waits for keys returns long before its time limit, with its screen and how to go on."""
+    command = INTERACTIVE[name]
+    if shutil.which(command.split()[0]) is None or shutil.which("less") is None:
+        pytest.skip("not installed")
+    call(approved, "seq 500 >numbers")
+
+    answer = call(approved, command, pty=True, timeout=300)
+
+    assert (answer.get("status"), answer["exit_code"], answer["error"]) == ("waiting_for_input", None, None)
+    assert answer["output"].strip()
+    assert f"process(action='submit', session_id='{answer['session_id']}'" in answer["hint"]
+    assert "action='kill'" in answer["hint"]
+
+
+def test_a_pager_ends_by_its_key(approved: Runtime) -> None:
+    """A key that is written as it is reaches the program."""
+    call(approved, "seq 500 >numbers")
+    session = call(approved, "less numbers", pty=True, timeout=300)["session_id"]
+
+    approved.call_sync("process", {"action": "write", "session_id": session, "data": "q"})
+    ended = json.loads(str(approved.call_sync("process", {"action": "wait", "session_id": session}).content))
+
+    assert (ended["status"], ended["exit_code"]) == ("exited", 0)
+
+
+STALLED = """
+import socket
+server = socket.create_server(("127.0.0.1", 0))
+client = socket.create_connection(server.getsockname())
+print("Downloading 45%", end=" ", flush=True)
+{}
+"""
+
+
+@pytest.mark.parametrize("blocks", ["client.recv(1)", "import select; select.select([client], [], [], 600)"])
+def test_a_program_that_waits_for_the_network_does_not_wait_for_input(approved: Runtime, blocks: str) -> None:
+    """What is on its way is not typed: an unfinished line alone is no prompt."""
+    (Path(approved.workspace) / "stalled.py").write_text(STALLED.format(blocks))
+
+    answer = call(approved, "python3 stalled.py", pty=True, timeout=4)
+
+    assert answer["exit_code"] == 124
+    assert "hint" not in answer
 
 
 @pytest.mark.parametrize(
@@ -234,3 +318,78 @@ def test_a_forked_child_has_a_terminal_of_its_own(run: Run, runtime: Runtime) ->
 def test_a_command_that_ends_by_a_signal_says_which(approved: Runtime, signal: str, code: int) -> None:
     """The exit code is 128 and the number of the signal."""
     assert call(approved, f"kill -{signal} $BASHPID; sleep 1")["exit_code"] == code
+
+
+def of_task(runtime: Runtime, task_id: str, command: str, session_id: str = "s", **arguments: Any) -> dict[str, Any]:
+    context = runtime.context(tool_name="terminal", task_id=task_id, session_id=session_id)
+    result = runtime.call_sync("terminal", {"command": command, **arguments}, context)
+    answer: dict[str, Any] = json.loads(str(result.content))
+    return answer
+
+
+def test_tasks_of_a_session_have_shells_of_their_own(runtime: Runtime) -> None:
+    """Neither folder nor variables nor functions of one task are seen by another, or by the session itself."""
+    of_task(runtime, "a", "mkdir a; cd a; export WHO=a; greet() { echo hi; }")
+    of_task(runtime, "b", "export WHO=b")
+    of_task(runtime, "", "export WHO=session")
+    look = "basename $PWD; echo ${WHO-nobody}; type -t greet"
+
+    assert of_task(runtime, "a", look)["output"] == "a\na\nfunction"
+    assert of_task(runtime, "b", look)["output"] == "work\nb"
+    assert of_task(runtime, "c", look)["output"] == "work\nnobody"
+    assert of_task(runtime, "", look)["output"] == "work\nsession"
+
+
+def test_a_task_named_like_its_session_is_the_session(runtime: Runtime) -> None:
+    """So is the default task: agents that name their session twice share its shell with everybody who names it once."""
+    of_task(runtime, "", "export WHO=session")
+
+    assert of_task(runtime, "s", "echo $WHO")["output"] == "session"
+    assert of_task(runtime, "default", "echo $WHO")["output"] == "session"
+    assert of_task(runtime, "s", "echo $WHO", session_id="")["output"] == "session"
+
+
+def test_relative_paths_of_a_task_start_in_its_own_folder(runtime: Runtime) -> None:
+    """File tools work where the task's commands do."""
+    of_task(runtime, "a", "mkdir a; cd a")
+    context = runtime.context(tool_name="write_file", task_id="a", session_id="s")
+    runtime.call_sync("write_file", {"path": "note.txt", "content": "mine\n"}, context)
+
+    assert of_task(runtime, "a", "cat note.txt; pwd")["output"].startswith("mine\n")
+    assert "No such file" in of_task(runtime, "b", "cat note.txt")["output"]
+
+
+def test_an_override_of_a_task_is_its_own(runtime: Runtime, tmp_path: Path) -> None:
+    """It starts in the folder that it wants; the other tasks of the session do not."""
+    runtime.terminal.set_override("a", {"cwd": str(tmp_path)})
+
+    assert of_task(runtime, "a", "pwd")["output"] == str(tmp_path)
+    assert of_task(runtime, "b", "basename $PWD")["output"] == "work"
+
+
+def test_closing_a_session_closes_the_environments_of_its_tasks(runtime: Runtime) -> None:
+    """What they left running ends with them; closing one task leaves the others alone."""
+    terminal = runtime.terminal
+    pids = {}
+    for task in ("a", "b"):
+        pids[task] = of_task(runtime, task, "sleep 300", background=True)["pid"]
+    of_task(runtime, "a", "true", session_id="other")
+
+    terminal.run(terminal.environments.close_session("b"))
+    assert (is_running(pids["a"]), is_running(pids["b"])) == (True, False)
+    terminal.run(terminal.environments.close_session("s"))
+    assert not is_running(pids["a"])
+    assert [entry.spec.session for entry in terminal.environments.entries()] == ["other"]
+
+
+def test_commands_do_not_inherit_ignored_signals(tmp_path: Path) -> None:
+    """Ctrl-C and a hang-up reach commands of a toolcrib that was started with `nohup`, or by a script with `&`."""
+    program = f"trap '' HUP INT QUIT; exec {sys.executable} -m toolcrib tools run terminal"
+    arguments = json.dumps({"command": "grep SigIgn /proc/self/status"})
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TOOLCRIB_HOME": str(tmp_path / "home")}
+    done = subprocess.run(
+        ["bash", "-c", f'{program} "$1"', "bash", arguments], env=environ, cwd=tmp_path, capture_output=True, check=True
+    )
+
+    ignored = int(json.loads(done.stdout)["output"].split()[1], 16)
+    assert ignored & 0b111 == 0

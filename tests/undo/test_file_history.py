@@ -390,6 +390,25 @@ def test_a_large_file_that_only_lost_its_mode_gets_it_back(tmp_path: Path) -> No
         assert work.path("big").stat().st_mode & 0o777 == 0o640
 
 
+@pytest.mark.parametrize("text", ["text", ""])
+@pytest.mark.parametrize("steps", [(2,), (1, 1)], ids=["at once", "one by one"])
+@pytest.mark.parametrize("command", ["rm sub/f", "printf other > sub/f", "chmod -R go-r sub; mv sub/f g"])
+def test_a_file_is_restored_across_a_change_of_modes(
+    work: Work, text: str, steps: tuple[int, ...], command: str
+) -> None:
+    """A recursive `chmod` saves modes alone; the copy that the next call on a file saves serves both."""
+    work.path("sub").mkdir()
+    work.path("sub/f").write_text(text)
+    before = work.tree()
+    work.run("chmod -R u+x sub")
+    work.run(command)
+
+    undone = [work.history.undo_calls(SESSION, count) for count in steps]
+
+    assert [one.refused for one in undone] == [[] for _ in steps]
+    assert work.tree() == before
+
+
 def test_a_large_file_that_was_moved_is_moved_back(tmp_path: Path) -> None:
     """Without a copy of its content, a file that only stands elsewhere now returns to its place."""
     with working_in(tmp_path, "undo:\n  max_file_mb: 0.001\n") as work:

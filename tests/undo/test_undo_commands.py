@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.undo.undo_work import SESSION, Work
+from toolcrib.approval.command_reader import read_command
 from toolcrib.undo.commands import may_change_files, targets_of_command
 from toolcrib.undo.file_snapshot import UndoScope
 from toolcrib.undo.files import LocalFiles
@@ -170,6 +172,22 @@ COMMANDS = [
 DIFF = "--- a/a.txt\n+++ b/a.txt\n@@ -1 +1 @@\n-alpha\n+patched\n"
 
 
+ORDERED = [
+    "f=a.txt; rm $f; f=b.txt; rm $f",
+    "cd sub && rm x.txt; cd ..; rm a.txt",
+    "(cd sub; rm x.txt); rm x.txt",
+    "sudo -n env A=1 sh -c 'rm a.txt'",
+    'f() { rm "$1"; }; f a.txt; f b.txt',
+    "echo x > a.txt 2> b.txt",
+    "patch < p.diff; rm b.txt",
+    "rm a.txt & rm b.txt; wait",
+    "pushd sub; rm x.txt; popd; rm a.txt",
+    "cat <<< text > a.txt",
+    "f() { rm a.txt; }",
+]
+"""What they change depends on the state of the shell before each command."""
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_is_undone_byte_for_byte(work: Work, command: str) -> None:
     """After an undo everything in the folder is what it was: contents, modes, links, empty folders."""
@@ -186,6 +204,52 @@ def test_a_command_is_undone_byte_for_byte(work: Work, command: str) -> None:
     assert undone.refused == []
     assert work.tree() == before
     assert changed or not undone.files
+
+
+def scope_of(folder: Path) -> UndoScope:
+    return UndoScope(files=LocalFiles(), workspace=str(folder))
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, *ORDERED])
+def test_what_the_gate_read_tells_the_same_files_as_a_new_evaluation(work: Work, command: str) -> None:
+    """Undo takes its targets from the gate's reading where it can, and finds the same files either way."""
+    fill(work.folder)
+    (work.folder / "p.diff").write_text(DIFF)
+    (work.folder / "run2.sh").write_text("#!/bin/bash\nrm a.txt\necho z > b.txt\n")
+    cwd, scope = str(work.folder), scope_of(work.folder)
+    reading = read_command(command, cwd=cwd, home=str(Path.home()))
+
+    found = targets_of_command(command, cwd=cwd, scope=scope, is_here=True, reading=reading)
+
+    assert found == targets_of_command(command, cwd=cwd, scope=scope, is_here=True)
+
+
+@pytest.mark.parametrize("command", ["chmod 777 a.txt && ls -l | head -n 3", "cd sub; echo x > x.txt", *ORDERED])
+def test_a_command_that_the_gate_read_is_not_evaluated_again(work: Work, command: str) -> None:
+    """The gate's reading alone tells which files change, unless that depends on which files exist."""
+    fill(work.folder)
+    cwd, scope = str(work.folder), scope_of(work.folder)
+    reading = read_command(command, cwd=cwd, home=str(Path.home()))
+
+    found = targets_of_command("true", cwd=cwd, scope=scope, is_here=True, reading=replace(reading, script=None))
+
+    assert found.targets
+    assert found == targets_of_command(command, cwd=cwd, scope=scope, is_here=True)
+
+
+@pytest.mark.parametrize("difference", ["cwd", "home"])
+def test_a_reading_for_another_folder_is_not_used(work: Work, difference: str) -> None:
+    """Paths from a reading count only if it started in the folder and with the home that undo works with."""
+    fill(work.folder)
+    command = "rm a.txt ~/notes"
+    where = {"cwd": str(work.folder), "home": str(Path.home()), difference: "/elsewhere"}
+    reading = read_command(command, **where)
+
+    found = targets_of_command(
+        command, cwd=str(work.folder), scope=scope_of(work.folder), is_here=True, reading=reading
+    )
+
+    assert [one.path for one in found.targets] == [str(work.folder / "a.txt"), str(Path.home() / "notes")]
 
 
 def targets(folder: Path, command: str) -> dict[str, str]:
@@ -284,8 +348,10 @@ def test_a_command_that_goes_on_in_the_background_is_shown_and_undone_by_force(
     line = f"while [ ! -e {work.folder}/go ]; do sleep 0.02; done; cd {work.folder} && rm a && touch done"
     given = {**arguments, "command": arguments["command"].format(line=line)}
 
-    work.runtime.call_sync("terminal", given, work.context())
-    work.path("go").touch()
+    try:
+        work.runtime.call_sync("terminal", given, work.context())
+    finally:
+        work.path("go").touch()
     wait_until(work.path("done").exists)
     [call] = work.history.calls(SESSION)
     refused = [Path(one.path).name for one in work.history.undo_calls(SESSION).refused]

@@ -22,7 +22,9 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
     outcome: Outcome
     answer: str = ""
-    """The agent's last text; may be incomplete unless the outcome is `answered`."""
+    """The agent's last text; of a run that did not end in an answer, what there is."""
+    is_incomplete: bool = False
+    """The last text breaks off: the model's answer did, the run was interrupted, or the output limit was reached."""
     problem: str = ""
     """What went wrong and what to do, as one sentence; empty if the question was answered."""
     images: tuple[Image, ...] = ()

@@ -164,11 +164,17 @@ class AgentHost:
             )
         return session
 
-    def provider_for(self, model: str = "", provider: str = "") -> tuple[Provider, str]:
+    def provider_for(
+        self, model: str = "", provider: str = "", *, base_url: str = "", api_key: str = ""
+    ) -> tuple[Provider, str]:
         """The provider and the model with these names; without names, the configured ones."""
-        if not model and not provider:
+        if not (model or provider or base_url or api_key):
             return self._main
-        return self._keep(create_provider(self.settings, model=model, provider=provider, render=rendered))
+        return self._keep(
+            create_provider(
+                self.settings, model=model, provider=provider, base_url=base_url, api_key=api_key, render=rendered
+            )
+        )
 
     @lazy
     def _main(self) -> tuple[Provider, str]:

@@ -47,6 +47,10 @@ WRAP_UP = (
     "Say what was done and found so far, and what remains to be done.]"
 )
 EMPTY_ANSWER = "the model returned an empty answer; ask again, or choose another model with `toolcrib model use`"
+OUTPUT_LIMIT = (
+    "the answer is incomplete: it reached the output limit; ask the model to continue, "
+    "or raise the limit with `toolcrib config set model.max_output_tokens NUMBER`"
+)
 REFUSED = "the model refused to answer; word the question differently or choose another model"
 MIN_ANSWER_TOKENS = 256
 CLOSING_SECONDS = 5.0
@@ -116,8 +120,10 @@ class AgentRun:
         """Work until there is an answer, a failure, an interrupt or an empty budget."""
         try:
             result = await self._worked_on()
+        except ModelError as error:
+            result = self._broken_off(error)
         except ToolcribError as error:
-            # A model that does not answer, or sessions that cannot be written.
+            # Sessions that cannot be written, for example.
             result = self._result("failed", problem=str(error))
         await self._close(result)
         return result
@@ -128,7 +134,25 @@ class AgentRun:
             return await self._until_done()
         except Interrupted as interrupted:
             self._keep_partial(interrupted.text)
-            return self._result("interrupted", answer=interrupted.text, problem="it was interrupted")
+            return self._result(
+                "interrupted",
+                answer=interrupted.text,
+                problem="it was interrupted",
+                is_incomplete=bool(interrupted.text.strip()),
+            )
+
+    def _broken_off(self, error: ModelError) -> RunResult:
+        """The result if the model cannot be reached any more; keeps what has arrived of its answer."""
+        problem = str(error)
+        if error.partial_text:
+            problem = f"the answer is incomplete: {problem}"
+            try:
+                self._keep_partial(error.partial_text)
+            except ToolcribError as unsaved:
+                problem = f"{problem}; {unsaved}"
+        return self._result(
+            "failed", answer=error.partial_text, problem=problem, is_incomplete=bool(error.partial_text)
+        )
 
     async def _until_done(self) -> RunResult:
         while self._turns < self._agent.max_turns and not self._out_of_calls:
@@ -238,6 +262,8 @@ class AgentRun:
         if wanted:
             self.add(user_message(wanted))
             return None
+        if response.stop == "length":
+            self.emit(Notified(kind="length", message=OUTPUT_LIMIT))
         outcome, problem = self._ending()
         told = await self._stoppable(self._hooks.transformed(text))
         return self._result(outcome, answer=told, problem=problem, last=response)
@@ -260,8 +286,11 @@ class AgentRun:
         self._turns += 1
         try:
             response = await self._ask(None)
-        except ModelError:
-            return self._result("budget", problem=problem)
+        except ModelError as error:
+            self._keep_partial(error.partial_text)
+            return self._result(
+                "budget", answer=error.partial_text, problem=problem, is_incomplete=bool(error.partial_text)
+            )
         if response.message.tool_calls:
             # Some models call tools that they are no longer offered.
             await self._batch(response.message.tool_calls, calls_left=0).run()
@@ -342,7 +371,7 @@ class AgentRun:
         return f"{self._turn_id}-{self._turns}"
 
     def _keep_partial(self, text: str) -> None:
-        """Add the partial text of an interrupted answer to the conversation."""
+        """Add the text of an answer that was interrupted or broke off to the conversation."""
         if text.strip():
             self.add(Message(role="assistant", content=text))
 
@@ -372,12 +401,19 @@ class AgentRun:
         self.emit(RunEnded(result=result))
 
     def _result(
-        self, outcome: Outcome, *, answer: str = "", problem: str = "", last: ModelResponse | None = None
+        self,
+        outcome: Outcome,
+        *,
+        answer: str = "",
+        problem: str = "",
+        is_incomplete: bool = False,
+        last: ModelResponse | None = None,
     ) -> RunResult:
         return RunResult(
             outcome=outcome,
             answer=answer,
             problem=problem,
+            is_incomplete=is_incomplete or (last is not None and last.stop == "length"),
             images=last.message.images if last is not None else (),
             session_id=self._conversation.session_id,
             turns=self._turns,

@@ -32,6 +32,9 @@ from toolcrib.registry.results import sendable
 
 T = TypeVar("T")
 
+INCOMPLETE = "\n\n[incomplete: the answer broke off here]"
+"""Follows a text that is all there is of an answer, for people and for the model that reads it later."""
+
 
 class Interrupted(Exception):
     """The run was stopped; `text` is the partial answer."""
@@ -67,15 +70,31 @@ class ModelRequestSender:
         self._emit = emit
         self._cancel = cancel
         self._text: list[str] = []
+        self._discarded = ""
 
     async def send(self, request: ModelRequest) -> ModelResponse:
-        """The whole response; raises Interrupted with the partial text, or ModelError."""
+        """The whole response; raises Interrupted or ModelError with the partial text."""
         try:
             if self._hooks.is_empty:
                 return await self.stoppable(complete(self._provider, request, self._hear), self._cancel)
             return await self.stoppable(self._send_watched(request), self._cancel)
         except Interrupted as interrupted:
             raise Interrupted("".join(self._text)) from interrupted
+        except ModelError as error:
+            error.partial_text = self._keep_streamed()
+            raise
+
+    def _keep_streamed(self) -> str:
+        """The text of the answer that broke off, and streams what marks it as incomplete.
+
+        If the last attempt brought nothing, the text of an earlier one is better than none.
+        """
+        streamed = "".join(self._text)
+        text = streamed or self._discarded
+        if not text.strip():
+            return ""
+        self._emit(TextStreamed(text=sendable(f"{'' if streamed else text}{INCOMPLETE}")))
+        return text + INCOMPLETE
 
     async def _send_watched(self, request: ModelRequest) -> ModelResponse:
         ids = self._keywords(request)
@@ -126,6 +145,7 @@ class ModelRequestSender:
             self._emit(ReasoningStreamed(text=sendable(delta.text)))
         elif isinstance(delta, Notice):
             if delta.kind == "restart":
+                self._discarded = "".join(self._text) or self._discarded
                 self._text.clear()
             self._emit(Notified.of(delta))
 

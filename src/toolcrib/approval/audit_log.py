@@ -12,7 +12,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
@@ -110,6 +110,7 @@ class ApprovalLog:
         return [record.request for record in self.records() if record.answer is None]
 
     def _request_fields(self, request: ApprovalRequest, mask: Mask) -> dict[str, Any]:
+        mask = _mask_needed(_texts_of(request), mask)
         shown = replace(
             request,
             command=_shorten(request.command, mask, MAX_COMMAND_CHARS),
@@ -254,6 +255,20 @@ def _answer(fields: dict[str, Any]) -> ApprovalAnswer:
         decided_by=str(fields["decided_by"]),
         every_scope=bool(fields["every_scope"]),
     )
+
+
+def _texts_of(request: ApprovalRequest) -> Iterator[str]:
+    """Everything in a request that may contain a secret."""
+    yield from (request.command, request.tool, request.title, request.call_id, request.turn_id, request.cwd)
+    for danger in request.dangers[:MAX_DANGERS]:
+        yield from (danger.description, danger.reason, danger.scope, danger.rule, *danger.paths[:MAX_PATHS])
+
+
+def _mask_needed(texts: Iterable[str], mask: Mask) -> Mask:
+    """The mask, or one that does nothing if it would not change any of these texts: most contain no secret."""
+    # One long text is quicker than many short ones. A match across its line ends only costs the time for all of them.
+    together = "\n".join(text[:MAX_MASKED_CHARS] for text in texts)
+    return mask if mask(together) != together else str
 
 
 def _masked_danger(danger: Danger, mask: Mask) -> Danger:

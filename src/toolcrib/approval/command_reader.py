@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from toolcrib.approval.analyse import assess
-from toolcrib.approval.calls import UNKNOWN_TEXT, CommandReading, FindingKey, ProgramCall, Stack
+from toolcrib.approval.calls import (
+    UNKNOWN_TEXT,
+    CommandReading,
+    EvaluatedCommand,
+    EvaluatedRedirection,
+    EvaluationTrace,
+    FindingKey,
+    ProgramCall,
+    Stack,
+)
 from toolcrib.approval.shell.evaluate import Evaluator
+from toolcrib.approval.shell.expansion import Expander
 from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, Severity, StreamData
 from toolcrib.approval.shell.parser import parse
 from toolcrib.approval.shell.paths import resolve
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import CommandLocation
 from toolcrib.approval.shell.state import ShellState
-from toolcrib.approval.shell.syntax import Script
+from toolcrib.approval.shell.syntax import LoopCommand, Redirection, Script, Word
 
 MAX_CALLS = 2_000
+MAX_TRACE_STEPS = 64
+"""Each step holds a copy of the shell's state; whoever needs to know more evaluates a longer command line again."""
 
 
 def read_command(command: str | Script, *, cwd: str = "", home: str = "", own: tuple[str, ...] = ()) -> CommandReading:
@@ -28,7 +42,21 @@ def read_command(command: str | Script, *, cwd: str = "", home: str = "", own: t
         calls=tuple(evaluator.seen[:MAX_CALLS]),
         stands_on={key: tuple(stacks) for key, stacks in evaluator.standing.items()},
         complete=not assessment.not_understood and not hides and len(evaluator.seen) <= MAX_CALLS,
+        trace=None if assessment.not_understood else evaluator.trace(cwd, home),
     )
+
+
+class PatternNoticer(Expander):
+    """Notices patterns: what they expand to depends on the files that exist."""
+
+    noticed = False
+
+    def fields(self, words: Sequence[Word], state: ShellState) -> list[ExpandedWord]:
+        found = super().fields(words, state)
+        if not self.noticed:
+            for one in found:
+                self.noticed = self.noticed or one.glob
+        return found
 
 
 class RecordingEvaluator(Evaluator):
@@ -38,12 +66,37 @@ class RecordingEvaluator(Evaluator):
         super().__init__()
         self.seen: list[ProgramCall] = []
         self.standing: dict[FindingKey, list[Stack]] = {}
+        self.expander = self._patterns = PatternNoticer(self.run_substitution, self.spend)
         self._stack: list[ProgramCall] = []
+        self._steps: list[EvaluatedCommand | EvaluatedRedirection] = []
+        self._reads_lines = False
+
+    def trace(self, cwd: str, home: str) -> EvaluationTrace | None:
+        """Every command and redirection in order; None if a part of them depends on the files that exist."""
+        if self._patterns.noticed or self._reads_lines or len(self._steps) > MAX_TRACE_STEPS:
+            return None
+        return EvaluationTrace(cwd=cwd, home=home, steps=tuple(self._steps))
+
+    def loop(self, node: LoopCommand, state: ShellState, stdin: StreamData | None) -> StreamData:
+        self._reads_lines = self._reads_lines or (node.condition is not None and stdin is not None)
+        return super().loop(node, state, stdin)
+
+    def targets(self, redirections: Sequence[Redirection], state: ShellState) -> list[tuple[Redirection, ExpandedWord]]:
+        targets = super().targets(redirections, state)
+        if len(self._steps) <= MAX_TRACE_STEPS and targets:
+            before = state.copy()
+            self._steps += [EvaluatedRedirection(redirection, target, before) for redirection, target in targets]
+        return targets
 
     def invoke(
         self, words: list[ExpandedWord], state: ShellState, stdin: StreamData | None, site: CommandLocation
     ) -> StreamData:
-        call = _seen(words, state, site)
+        program = words[0].text.rpartition("/")[2].removesuffix(".exe")
+        is_traced = len(self._steps) <= MAX_TRACE_STEPS
+        met = CommandCall(program, words[1:], state.copy() if is_traced else state, stdin, site.text, site.span)
+        call = _seen(met)
+        if is_traced:
+            self._steps.append(EvaluatedCommand(words[0], met))
         if len(self.seen) <= MAX_CALLS:
             self.seen.append(call)
         self._stack.append(call)
@@ -63,14 +116,12 @@ class RecordingEvaluator(Evaluator):
             stacks.append(tuple(self._stack))
 
 
-def _seen(words: list[ExpandedWord], state: ShellState, site: CommandLocation) -> ProgramCall:
-    program = words[0].text.rpartition("/")[2].removesuffix(".exe")
-    call = CommandCall(program, words[1:], state, None, site.text, site.span)
-    given = call.arguments
+def _seen(call: CommandCall) -> ProgramCall:
+    given, state = call.arguments, call.state
     places = [*given.operands, *(value for _, value in given.options if value is not None)]
     return ProgramCall(
-        program=_shown(program),
-        words=tuple(_shown(word.text) for word in words[1:]),
+        program=_shown(call.program),
+        words=tuple(_shown(word.text) for word in call.words),
         options=frozenset(name for name, _ in given.options),
         operands=tuple(_shown(word.text) for word in given.operands),
         paths=tuple(_shown(resolve(_home_path(each, state), state)) for each in places if each.text),

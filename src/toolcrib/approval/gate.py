@@ -17,6 +17,7 @@ from toolcrib.approval.audit_log import ApprovalLog
 from toolcrib.approval.calls import CommandReading, ReadCommand
 from toolcrib.approval.grants import Grants, may_be_permanent
 from toolcrib.approval.policy import Action, Policy, answer_dangers, decide, describe_danger
+from toolcrib.config.os_errors import ANOTHER_HOME, explain_os_error
 from toolcrib.core.approvals import PENDING, ApprovalAnswer, ApprovalRequest, Choice, Danger
 from toolcrib.core.context import CallMemo, ToolContext
 from toolcrib.core.errors import ConfigError
@@ -242,7 +243,8 @@ def _denial(request: ApprovalRequest, answer: ApprovalAnswer, timeout_seconds: f
 
 
 def _unrecorded(request: ApprovalRequest, error: OSError) -> Verdict:
-    why = f"toolcrib records a dangerous call before it runs, and recording failed ({error.strerror or error})"
+    failed = explain_os_error(error, "write the record", otherwise=ANOTHER_HOME)
+    why = f"toolcrib records a dangerous call before it runs, and recording failed: {failed}"
     return Verdict("deny", (*_reasons(request), why), "unrecorded")
 
 

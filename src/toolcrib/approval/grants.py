@@ -289,6 +289,16 @@ class Grants:
         with self._lock:
             return tuple(self._sessions.get(session_key, ()))
 
+    def sessions(self) -> list[str]:
+        """The sessions that have grants of their own."""
+        with self._lock:
+            return [key for key, grants in self._sessions.items() if grants]
+
+    def forget(self, session_key: str | None, grant: Grant) -> None:
+        """Drop a grant of a session, or with None a permanent one, in this process; the config file stays as it is."""
+        with self._lock:
+            (self._permanent if session_key is None else self._sessions.get(session_key, {})).pop(grant, None)
+
     def permanent(self) -> tuple[Grant, ...]:
         with self._lock:
             return tuple(self._permanent)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
 from toolcrib.cli.group import CommandGroup, LazyCommand, NoSuchCommand
-from toolcrib.cli.output import error_line, escape_unencodable, is_interactive
+from toolcrib.cli.output import discard_output, error_line, is_interactive, prepare_streams, stdout_problem
+from toolcrib.config.os_errors import ANOTHER_HOME, explain_os_error
+from toolcrib.config.paths import find_home
 from toolcrib.core.errors import ToolcribError, nearest_names
 from toolcrib.version import __version__
 
@@ -65,11 +66,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
     # The runtime opens the log file; until then, log records must not reach the screen.
     for name in (PROGRAM, "mcp"):
         logging.getLogger(name).addHandler(logging.NullHandler())
-    escape_unencodable()
     if arguments is None:
         # Bare `toolcrib` starts a chat for a person; a script that forgot its command gets the help.
         arguments = sys.argv[1:] or (["chat"] if is_interactive() else [])
     try:
+        prepare_streams()
         code = make_root().main(args=list(arguments), prog_name=PROGRAM, standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
@@ -86,14 +87,27 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except ToolcribError as error:
         error_line(_with_next_step(_first_line(str(error))))
         return error.exit_code
-    except BrokenPipeError:
-        _close_stdout()
-        return FAILED
     except OSError as error:
-        path = f" {error.filename!r}" if error.filename else ""
-        error_line(_with_next_step(f"cannot use{path}: {error.strerror or error}"))
-        return FAILED
+        return _system_failed(error)
     return code if isinstance(code, int) else 0
+
+
+def _system_failed(error: OSError) -> int:
+    """Report an error of the system; nothing is left in a buffer that could fail again when the process ends."""
+    problem = stdout_problem()
+    if problem:
+        discard_output(sys.stdout)
+    if not isinstance(error, BrokenPipeError):
+        # A reader that leaves early, like `head`, has seen enough.
+        error_line(_with_next_step(problem or explain_os_error(error, otherwise=_another_place(error))))
+    return FAILED
+
+
+def _another_place(error: OSError) -> str:
+    """The way out besides repairing the folder: the home can be moved."""
+    home = str(find_home().root)
+    is_in_home = isinstance(error.filename, str) and Path(error.filename).is_relative_to(home)
+    return ANOTHER_HOME if is_in_home else "use another folder"
 
 
 def _first_line(message: str) -> str:
@@ -139,11 +153,3 @@ def _full_names(name: str) -> list[str]:
     return [
         f"{path} {name}" for path, one in loaded.items() if isinstance(one, CommandGroup) and name in one.summaries()
     ]
-
-
-def _close_stdout() -> None:
-    """Discard what is left in the buffer: the reader of our output has gone."""
-    with contextlib.suppress(OSError, ValueError):
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
-        os.close(null)

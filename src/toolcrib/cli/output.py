@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import errno
 import io
 import json
 import os
@@ -12,7 +13,9 @@ import sys
 import time
 import unicodedata
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TextIO
+
+from toolcrib.config.os_errors import reason_of
 
 # Text from third parties must not move the cursor or change the colours of the reader's terminal.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -20,17 +23,48 @@ _ZERO_WIDTH = frozenset({"Mn", "Me", "Cf"})
 _STYLES = {"yes": "green", "on": "green", "no": "yellow", "error": "red", "warning": "yellow", "broken": "red"}
 COLUMN_GAP = "  "
 ESCAPE = "toolcrib.escape"
-"""The name of our encoding error handler; `escape_unencodable` registers it."""
+"""The name of our encoding error handler; `prepare_streams` registers it."""
 
 Pairs = Sequence[tuple[str, str | Sequence[str]]]
 
 
-def escape_unencodable() -> None:
-    """Make stdout and stderr write what the locale cannot encode as JSON escapes, so JSON output stays valid JSON."""
+class ResultStream(io.TextIOWrapper):
+    """Standard output, which remembers why it could not be written: the error itself names no file."""
+
+    problem: OSError | None = None
+
+    def write(self, text: str, /) -> int:
+        try:
+            return super().write(text)
+        except OSError as error:
+            self.problem = error
+            raise
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except OSError as error:
+            self.problem = error
+            raise
+
+
+def prepare_streams() -> None:
+    """Make stdout remember its failures, and write what the locale cannot encode as JSON escapes.
+
+    So JSON output stays valid JSON. Messages on stderr are escaped in the same way.
+    """
     codecs.register_error(ESCAPE, _escaped)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=ESCAPE)
+    if isinstance(sys.stderr, io.TextIOWrapper):
+        sys.stderr.reconfigure(errors=ESCAPE)
+    plain = sys.stdout
+    # Not one that a test or another program put in its place.
+    if type(plain) is io.TextIOWrapper:
+        encoding, has_lines = plain.encoding, plain.line_buffering
+        sys.stdout = ResultStream(plain.detach(), encoding, ESCAPE, line_buffering=has_lines)
+        # The same object as before, for whoever bypasses a redirection.
+        sys.__stdout__ = sys.stdout  # type: ignore[misc]
+    elif isinstance(plain, io.TextIOWrapper):
+        plain.reconfigure(errors=ESCAPE)
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:
@@ -108,13 +142,46 @@ def _draw_pairs(lines: Sequence[tuple[str, Sequence[str]]]) -> None:
 
 def error_line(message: str) -> None:
     """Print an error as one line on stderr."""
-    sys.stderr.write(f"toolcrib: {one_line(message)}\n")
+    _write_stderr(f"toolcrib: {one_line(message)}\n")
 
 
 def note(message: str = "") -> None:
     """Print a message for the person on stderr, apart from the result."""
-    sys.stderr.write(clean(message) + "\n")
-    sys.stderr.flush()
+    _write_stderr(clean(message) + "\n")
+
+
+def _write_stderr(text: str) -> None:
+    """Write, and stop writing where it is not possible: a lost message must not stop the work that it is about."""
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except OSError:
+        discard_output(sys.stderr)
+
+
+def stdout_problem() -> str:
+    """Why nothing more can be written to stdout, as a sentence with a remedy; empty if it can be."""
+    try:
+        sys.stdout.flush()
+        problem = sys.stdout.problem if isinstance(sys.stdout, ResultStream) else None
+    except OSError as error:
+        problem = error
+    if problem is None:
+        return ""
+    if problem.errno == errno.EBADF:
+        return "standard output is closed, so the result is lost; run it again without `>&-`"
+    return (
+        f"cannot write the result to standard output ({reason_of(problem)}); free some space where it goes, "
+        "or send it to another file, as with `> FILE`"
+    )
+
+
+def discard_output(stream: TextIO) -> None:
+    """Discard what is left in the buffer of a stream, and all that follows: nobody can read it."""
+    with contextlib.suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
 
 
 def hint(message: str) -> None:

@@ -72,21 +72,32 @@ def tool_states(registry: ToolRegistry, entries: Iterable[ToolEntry]) -> list[To
 
 def missing_tool(runtime: Runtime, name: str) -> ToolState | None:
     """Why a tool that is not registered is missing; None for a name that nothing mentions."""
-    of_plugins = [file for plugin in runtime.loaded_plugins for file in plugin.files]
-    for loaded in [*runtime.loaded_files, *of_plugins]:
-        if loaded.problem and name in declared_names(loaded):
-            reason = f"its file {str(loaded.path)!r} could not be loaded: {loaded.problem}"
-            return ToolState(name, None, Availability(False, reason, f"run {lint_command(loaded.path)}"))
-    for sentence in runtime.registry.rejections:
-        if f"tool {name!r}" in sentence:
-            return ToolState(
-                name, None, Availability(False, sentence, "run `toolcrib doctor` to see all rejected tools")
-            )
+    for loaded in _failed_files(runtime, name):
+        reason = f"its file {str(loaded.path)!r} could not be loaded: {loaded.problem}"
+        return ToolState(name, None, Availability(False, reason, f"run {lint_command(loaded.path)}"))
+    for sentence in _rejections(runtime, name):
+        return ToolState(name, None, Availability(False, sentence, "run `toolcrib doctor` to see all rejected tools"))
     if name in runtime.toolsets.resolve("all"):
         reason = "toolsets list it, but no tool file, plugin or MCP server provides it"
         remedy = f"enable a plugin that provides it (`toolcrib plugins list`), or write it: `toolcrib tools new {name}`"
         return ToolState(name, None, Availability(False, reason, remedy))
     return None
+
+
+def unused_declarations(runtime: Runtime, name: str) -> list[str]:
+    """Why files that declare a tool, too, do not provide it, as sentences."""
+    failed = [f"{str(loaded.path)!r} is not used: {loaded.problem}" for loaded in _failed_files(runtime, name)]
+    return failed + _rejections(runtime, name)
+
+
+def _failed_files(runtime: Runtime, name: str) -> list[LoadedFile]:
+    of_plugins = [file for plugin in runtime.loaded_plugins for file in plugin.files]
+    loaded = [*runtime.loaded_files, *of_plugins]
+    return [file for file in loaded if file.problem and name in declared_names(file)]
+
+
+def _rejections(runtime: Runtime, name: str) -> list[str]:
+    return [sentence for sentence in dict.fromkeys(runtime.registry.rejections) if f"tool {name!r}" in sentence]
 
 
 def lint_command(path: Path) -> str:

@@ -233,7 +233,9 @@ def sandbox_environment(
         ("shared_memory_mb", str(settings.memory_mb)),
     )
     return ScriptEnvironment(
-        spec=EnvironmentSpec(backend="sandbox", session=where.spec.session, cwd=str(workspace), options=options),
+        spec=EnvironmentSpec(
+            backend="sandbox", session=where.spec.session, task=where.spec.task, cwd=str(workspace), options=options
+        ),
         folder=BackendPath(str(folder if is_inside else workspace)),
         alone=True,
         isolated=isolated,

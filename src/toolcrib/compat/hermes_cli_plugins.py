@@ -6,19 +6,22 @@ and `model_tools.handle_function_call` do.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
+from toolcrib.api import default_runtime
 from toolcrib.compat.plugin_manager import CompatPluginContext as PluginContext
 from toolcrib.compat.plugin_manager import DefaultPluginManager, PluginManager, refusal
 from toolcrib.compat.plugin_manager import ManifestRecord as PluginManifest
 from toolcrib.compat.plugin_manager import PluginRecord as LoadedPlugin
+from toolcrib.config.load import load_settings
 from toolcrib.core.errors import PluginError, PluginToolOverrideError
 from toolcrib.core.types import JsonObject
-from toolcrib.hooks.specs import HOOKS, MIDDLEWARE
+from toolcrib.hooks.specs import HOOKS, MIDDLEWARE, TELEMETRY_SCHEMA_VERSION
 from toolcrib.registry.default import registry
 
 __all__ = [
@@ -32,6 +35,8 @@ __all__ = [
     "PluginToolOverrideError",
     "clear_thread_tool_whitelist",
     "discover_plugins",
+    "get_plugin_command_handler",
+    "get_plugin_commands",
     "get_plugin_manager",
     "get_plugin_toolsets",
     "get_pre_tool_call_block_message",
@@ -40,6 +45,7 @@ __all__ = [
     "has_middleware",
     "invoke_hook",
     "invoke_middleware",
+    "resolve_plugin_command_result",
     "resolve_pre_tool_block",
     "set_thread_tool_whitelist",
 ]
@@ -48,10 +54,12 @@ logger = logging.getLogger(__name__)
 
 VALID_HOOKS: set[str] = set(HOOKS)
 VALID_MIDDLEWARE: set[str] = set(MIDDLEWARE)
+ENTRY_POINTS_GROUP = "hermes_agent.plugins"
+OBSERVER_SCHEMA_VERSION = TELEMETRY_SCHEMA_VERSION
 DENIED_IN_THREAD = "Tool '{tool_name}' is not available here"
 
 # One per process: the functions below take no manager. It has no state; the default runtime does.
-_plugin_manager: PluginManager = DefaultPluginManager()
+_plugin_manager: PluginManager | None = DefaultPluginManager()
 
 
 class _ThreadBounds(threading.local):
@@ -65,8 +73,17 @@ _thread = _ThreadBounds()
 
 
 def get_plugin_manager() -> PluginManager:
-    """The manager of the default runtime's plugins."""
+    """The manager of the default runtime's plugins; a new, empty one after somebody set `_plugin_manager` to None."""
+    global _plugin_manager
+    if _plugin_manager is None:
+        _plugin_manager = PluginManager()
     return _plugin_manager
+
+
+def _ensure_plugins_discovered(force: bool = False) -> PluginManager:
+    """The manager, after it loaded its plugins."""
+    discover_plugins(force=force)
+    return get_plugin_manager()
 
 
 def discover_plugins(force: bool = False) -> None:
@@ -90,6 +107,31 @@ def invoke_middleware(kind: str, **kwargs: Any) -> list[Any]:
 
 def has_middleware(kind: str) -> bool:
     return get_plugin_manager().has_middleware(kind)
+
+
+def get_plugin_commands() -> dict[str, JsonObject]:
+    """The slash commands of plugins by name: handler, description, args_hint and plugin."""
+    return get_plugin_manager()._plugin_commands
+
+
+def get_plugin_command_handler(name: str) -> Callable[..., Any] | None:
+    """What runs a slash command of a plugin; None if no plugin has it."""
+    found = get_plugin_commands().get(name.lstrip("/"))
+    return found["handler"] if found is not None else None
+
+
+def resolve_plugin_command_result(result: Any) -> Any:
+    """The answer of a slash command, awaited if it is a coroutine."""
+    return default_runtime().bridge.run(result) if inspect.iscoroutine(result) else result
+
+
+def _get_enabled_plugins() -> set[str] | None:
+    """The plugins that the config enables; None if it does not say."""
+    return set(load_settings().plugins.enabled) or None
+
+
+def _get_disabled_plugins() -> set[str]:
+    return set(load_settings().plugins.disabled)
 
 
 def get_plugin_toolsets() -> list[tuple[str, str, str]]:
@@ -250,6 +292,9 @@ plain_parts: dict[str, Any] = {
     "get_pre_tool_call_block_message": get_pre_tool_call_block_message,
     "_plugin_manager": _plugin_manager,
 }
+
+
+plain_values = tuple(plain_parts.values())
 
 
 def is_replaced(name: str) -> bool:

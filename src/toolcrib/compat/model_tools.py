@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 from collections.abc import Coroutine, Mapping, Sequence
@@ -25,8 +26,11 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 _AGENT_LOOP_TOOLS = set(AGENT_LOOP_TOOLS)
+_READ_SEARCH_TOOLS = replaced_calls.READ_SEARCH_TOOLS
 _LEGACY_TOOLSET_MAP = LEGACY_TOOLSETS
 _TOOL_ERROR_MAX_LEN = MAX_ERROR_CHARS
+# Definitions are not kept; test suites clear this.
+_tool_defs_cache: dict[Any, Any] = {}
 _TOOL_ERROR_PREFIX = "[TOOL_ERROR] "
 _CDATA_SECTION = re.compile(r"<!\[CDATA\[.*?\]\]>", re.DOTALL)
 
@@ -174,6 +178,24 @@ def _coerce_number(value: str, integer_only: bool = False) -> Any:
 
 def _coerce_boolean(value: str) -> Any:
     return _coerce_value(value, "boolean")
+
+
+def _coerce_json(value: str, expected_python_type: type) -> Any:
+    """The JSON value in a text if it is of the expected type, else the text."""
+    try:
+        found = json.loads(value)
+    except ValueError:
+        return value
+    return found if isinstance(found, expected_python_type) else value
+
+
+def _schema_allows_null(schema: JsonObject | None) -> bool:
+    """Whether null is a value of a schema: by its type, as `nullable`, or in one of its alternatives."""
+    if not isinstance(schema, dict):
+        return False
+    types = schema.get("type")
+    named = types == "null" or (isinstance(types, list) and "null" in types) or schema.get("nullable") is True
+    return named or any(_schema_allows_null(one) for key in ("anyOf", "oneOf") for one in schema.get(key) or ())
 
 
 def _run_async(coro: Coroutine[Any, Any, T]) -> T:

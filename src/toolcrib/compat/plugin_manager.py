@@ -127,6 +127,12 @@ class CompatPluginContext(context.PluginContext, metaclass=_AnyContext):
         # Shown as it was given; only the name counts for us.
         self.manifest: Any = manifest
 
+        self._own_manager = manager
+
+    def declare(self, kind: str, *arguments: Any, **options: Any) -> None:
+        super().declare(kind, *arguments, **options)
+        self._own_manager.own_declarations.append(self._declarations[-1])
+
     def _add(self, hooked: context._Hooked) -> None:
         self._require_callable(f"{hooked.table} {hooked.name!r}", hooked.callback)
         self._apply(hooked)
@@ -141,6 +147,8 @@ class PluginManager:
     def __init__(self) -> None:
         self._own_hooks = HookManager()
         self._loaded: list[LoadedPlugin] | None = None
+        self.own_declarations: list[context.Declaration] = []
+        """What contexts that no loader made have declared."""
 
     @property
     def hooks(self) -> HookManager:
@@ -198,7 +206,35 @@ class PluginManager:
                 answers.append({"action": "block", "message": message})
         return answers
 
+    def declarations(self, kind: str) -> list[context.Declaration]:
+        """What plugins declared of one kind."""
+        loaded = [one for plugin in self.plugins for one in plugin.declarations]
+        return [one for one in (*loaded, *self.own_declarations) if one.kind == kind]
+
+    def list_plugin_skills(self, plugin_name: str) -> list[str]:
+        """The names of a plugin's skills, sorted."""
+        return sorted(one.name for one in self.declarations("skill") if one.source.name == plugin_name)
+
     # Names that callers of the reference system look at
+
+    @property
+    def _discovered(self) -> bool:
+        return self._loaded is not None
+
+    @property
+    def _plugin_tool_names(self) -> set[str]:
+        return {entry.name for entry in registry.entries() if entry.source.kind == "plugin"}
+
+    @property
+    def _plugin_commands(self) -> dict[str, JsonObject]:
+        names = ("name", "handler", "description", "args_hint")
+        return {one.name: _described(one, names) for one in self.declarations("command")}
+
+    @property
+    def _cli_commands(self) -> dict[str, JsonObject]:
+        names = ("name", "help", "setup_fn", "handler_fn", "description")
+        found = self.declarations("cli_command")
+        return {one.name: {"name": one.name, **_described(one, names)} for one in found}
 
     @property
     def _plugins(self) -> dict[str, PluginRecord]:
@@ -221,8 +257,19 @@ class PluginManager:
         self._middleware.replace(content)
 
 
+def _described(declared: context.Declaration, names: tuple[str, ...]) -> JsonObject:
+    """The arguments of a declaration by name, except its own, and who made it."""
+    given = {**dict(zip(names, declared.arguments, strict=False)), **declared.options}
+    empty: JsonObject = dict.fromkeys(names, "") | ({"handler_fn": None} if "handler_fn" in names else {})
+    return {**{key: value for key, value in (empty | given).items() if key != "name"}, "plugin": declared.source.name}
+
+
 class DefaultPluginManager(PluginManager):
     """The plugins and hooks of the current default runtime."""
+
+    @property
+    def _discovered(self) -> bool:
+        return True
 
     @property
     def hooks(self) -> HookManager:

@@ -17,6 +17,7 @@ from typing import Any
 
 from toolcrib.api import default_runtime
 from toolcrib.compat import hermes_cli_plugins as plugins
+from toolcrib.compat import tools_builtin
 from toolcrib.compat.plugin_manager import PluginManager
 from toolcrib.core.attempt import attempt
 from toolcrib.core.context import ToolContext
@@ -39,8 +40,10 @@ from toolcrib.registry.results import (
 
 logger = logging.getLogger(__name__)
 
+READ_SEARCH_TOOLS = {"read_file", "search_files"}
+
 _current_parts = itemgetter(*plugins.plain_parts)
-_plain_parts = _current_parts(plugins.plain_parts)
+_plain_notify = tools_builtin.notify_other_tool_call
 _plain_dispatch = ToolRegistry.dispatch.__get__(default_registry)
 
 
@@ -87,7 +90,8 @@ def nothing_is_replaced(registry: Any) -> bool:
     return (
         registry.dispatch == _plain_dispatch
         # Equal tuples hold the same functions; comparing them at once keeps the normal path fast.
-        and bool(_current_parts(vars(plugins)) == _plain_parts)
+        and bool(_current_parts(vars(plugins)) == plugins.plain_values)
+        and tools_builtin.notify_other_tool_call is _plain_notify
         and not plugins.thread_has_whitelist()
     )
 
@@ -109,6 +113,8 @@ def call_with_replacements(call: LegacyCall, registry: Any) -> Any:
             blocked = {"status": "blocked", "error_type": "plugin_block", "error_message": refusal}
             tell_post_hook(**_ended(call, args, result, 0), **blocked, middleware_trace=trace)
             return result
+        if name not in READ_SEARCH_TOOLS:
+            tools_builtin.notify_other_tool_call(call.task_id or "default")
         started = time.perf_counter()
         result = _executed(call, args, registry)
         ended = _ended(call, args, result, int((time.perf_counter() - started) * 1000)) | _outcome(result)

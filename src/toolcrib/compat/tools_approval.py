@@ -7,35 +7,44 @@ lifts a block.
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
 import re
 import shlex
 from collections.abc import Callable, Iterable
-from contextvars import ContextVar, Token
-from dataclasses import dataclass
-from threading import Lock
-from typing import Any, get_args
+from contextvars import Token
+from typing import Any
 
-from msgspec.structs import replace
+from msgspec import to_builtins
 
 from toolcrib.api import default_runtime
 from toolcrib.approval.analyse import DANGEROUS_PATTERNS, detect_dangerous_command, detect_hardline_command
-from toolcrib.approval.approvers.gateway import GatewayApprover
-from toolcrib.approval.build import build_gate
 from toolcrib.approval.command_reader import read_command
-from toolcrib.approval.deferred_gate import DeferredGate
-from toolcrib.approval.gate import ApprovalGate
 from toolcrib.approval.grants import Grant, may_be_permanent
-from toolcrib.approval.options import GateOptions
-from toolcrib.approval.policy import ISOLATED_BACKENDS, Action, Decision, Policy, answer_dangers, decide
+from toolcrib.approval.policy import Action, Decision, Policy, answer_dangers, decide
+from toolcrib.compat.approval_sessions import (
+    ApprovalCallback,
+    NotifiedSessions,
+    Observed,
+    PatternSet,
+    SessionPatterns,
+    UnaskedSessions,
+    WaitingRequests,
+    base_gate,
+    call_context,
+    current_session,
+    interactive_var,
+    observed_var,
+    request_for,
+    session_key_var,
+    session_policy,
+    sessions,
+    settle,
+    who_answers,
+)
 from toolcrib.config.edit import add_to_list, remove_from_list
 from toolcrib.config.load import load_settings
-from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest, Choice, Danger, EntryPoint
-from toolcrib.core.attempt import attempt
-from toolcrib.core.context import ToolContext, current_context
+from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest, Danger
 from toolcrib.core.ports import Approver
-from toolcrib.core.types import Effect, JsonObject, ToolEntry, Verdict
+from toolcrib.core.types import Effect, JsonObject, Verdict
 
 __all__ = ["DANGEROUS_PATTERNS", "HARDLINE_PATTERNS", "detect_dangerous_command", "detect_hardline_command"]
 
@@ -67,7 +76,7 @@ def check_all_command_guards(
 ) -> JsonObject:
     """Whether a command may run: `approved`, `message`, and who said so. Asks where policy says so."""
     approver = who_answers(approval_callback)
-    policy = session_policy(approver, env_type, has_host_access)
+    policy = session_policy(approver, _get_approval_mode(), env_type, has_host_access)
     return _settled(policy, approver, "terminal", command, _decide(policy, command))
 
 
@@ -77,7 +86,7 @@ check_dangerous_command = check_all_command_guards
 def check_execute_code_guard(code: str, env_type: str, has_host_access: bool = False) -> JsonObject:
     """Whether a script may run. A front end elsewhere is asked about every script, a terminal about its dangers."""
     approver = who_answers(None)
-    policy = session_policy(approver, env_type, has_host_access)
+    policy = session_policy(approver, _get_approval_mode(), env_type, has_host_access)
     decision = _decide(policy, f"python3 -c {shlex.quote(code)}")
     if decision.outcome != "deny" and not policy.isolated and policy.entry_point != "interactive":
         whole = Danger(rule=EXECUTE_CODE, description=EXECUTE_CODE, reason="it runs a whole script")
@@ -91,7 +100,7 @@ def request_tool_approval(
 ) -> JsonObject:
     """Whether a call that a plugin wants approved may go on; the grant is kept as `plugin_rule:<rule_key>`."""
     approver = who_answers(approval_callback)
-    policy = session_policy(approver)
+    policy = session_policy(approver, _get_approval_mode())
     danger = Danger(rule=f"plugin_rule:{rule_key or tool_name}", description=reason, reason=reason)
     if any(grant.covers(danger) for grant in base_gate().grants.in_force(get_current_session_key())):
         return {"approved": True, "message": None}
@@ -132,6 +141,33 @@ def prompt_dangerous_approval(
     if answer.choice == "always" and not allow_permanent:
         return "session"
     return answer.choice if answer.allows else "deny"
+
+
+# Settings
+
+
+def _get_approval_config() -> JsonObject:
+    """The section `approvals` of the config, with its defaults."""
+    section: JsonObject = to_builtins(load_settings().approvals)
+    return section
+
+
+def _get_approval_mode() -> str:
+    """Who judges dangerous commands: `manual`, `smart` or `off`; anything else means manual."""
+    mode = _get_approval_config().get("mode")
+    # YAML reads a bare `off` as False.
+    said = "off" if mode is False else str(mode or "").strip().lower()
+    return said if said in ("smart", "off") else "manual"
+
+
+def _get_approval_timeout() -> int:
+    """How many seconds a person has to answer."""
+    return int(_get_approval_config()["timeout"])
+
+
+def _get_cron_approval_mode() -> str:
+    """What happens to dangerous commands of jobs: `approve` or `deny`."""
+    return "approve" if load_settings().approvals.policies.cron == "allow" else "deny"
 
 
 # Grants
@@ -202,8 +238,7 @@ def is_current_session_yolo_enabled() -> bool:
 
 def is_approval_bypass_active() -> bool:
     """Whether dangerous commands run without a question here."""
-    policy = base_gate().policy
-    return policy.yolo or policy.mode == "off" or is_current_session_yolo_enabled()
+    return base_gate().policy.yolo or _get_approval_mode() == "off" or is_current_session_yolo_enabled()
 
 
 # Questions that are answered elsewhere
@@ -211,11 +246,11 @@ def is_approval_bypass_active() -> bool:
 
 def register_gateway_notify(session_key: str, cb: Callable[[JsonObject], None]) -> None:
     """Tell `cb` about the questions of a session; `resolve_gateway_approval` answers them."""
-    sessions.register(session_key, cb)
+    _gateway_notify_cbs[session_key] = cb
 
 
 def unregister_gateway_notify(session_key: str) -> None:
-    sessions.unregister(session_key)
+    _gateway_notify_cbs.pop(session_key, None)
 
 
 def resolve_gateway_approval(
@@ -291,14 +326,14 @@ def _decide(policy: Policy, command: str) -> Decision:
 
 def _settled(policy: Policy, approver: Approver | None, tool: str, text: str, decision: Decision) -> JsonObject:
     if decision.decided_by == "nobody" and policy.entry_point == "gateway":
-        return _pending(tool, text, decision)
+        return _pending_result(tool, text, decision)
     verdict, answer = decision.verdict(), None
     if decision.outcome == "ask" or decision.dangers:
         verdict, answer = settle(policy, approver, tool, text, verdict)
     return _result(verdict, answer, decision)
 
 
-def _pending(tool: str, text: str, decision: Decision) -> JsonObject:
+def _pending_result(tool: str, text: str, decision: Decision) -> JsonObject:
     """The answer comes later, in the chat: the request is recorded, and nothing runs."""
     keys = _keys(decision)
     permanent = may_be_permanent(decision.dangers)
@@ -361,214 +396,9 @@ def _put(request: ApprovalRequest, approver: Approver, timeout_seconds: float | 
     return answer
 
 
-logger = logging.getLogger(__name__)
-
-ApprovalCallback = Callable[..., str]
-Observed = tuple[str, str]
-
-session_key_var: ContextVar[str] = ContextVar("approval_session_key", default="")
-interactive_var: ContextVar[bool | None] = ContextVar("approval_interactive", default=None)
-observed_var: ContextVar[Observed] = ContextVar("approval_observed", default=("", ""))
-"""The turn and the call that a question belongs to."""
-
-
-def current_session(default: str = "default") -> str:
-    """The session that was set, else that of the call being served, else that of the environment."""
-    ctx = current_context.get()
-    serving = ctx.session_id if ctx is not None else ""
-    return session_key_var.get() or serving or os.environ.get("HERMES_SESSION_KEY") or default
-
-
-class Sessions:
-    """What was said about sessions under the reference names, and the queue of their questions."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._unasked: set[str] = set()
-        self._notified: set[str] = set()
-        self._gateway: GatewayApprover | None = None
-
-    @property
-    def gateway(self) -> GatewayApprover:
-        """The queue, over the record of the default runtime."""
-        gate = base_gate()
-        with self._lock:
-            if self._gateway is None:
-                timeout = default_runtime().settings.approvals.timeout
-                self._gateway = GatewayApprover(gate.log, timeout_seconds=timeout)
-            return self._gateway
-
-    def register(self, key: str, callback: Callable[[JsonObject], None]) -> None:
-        self.gateway.register_notify(key, callback)
-        with self._lock:
-            self._notified.add(key)
-        self._answer_for_runtime()
-
-    def unregister(self, key: str) -> None:
-        with self._lock:
-            self._notified.discard(key)
-        self.gateway.unregister_notify(key)
-
-    def is_notified(self, key: str) -> bool:
-        return key in self._notified
-
-    def ask_nothing(self, key: str, active: bool) -> None:
-        """Switch the questions of a session off or on; blocks and deny rules never reach this point."""
-        with self._lock:
-            (self._unasked.add if active else self._unasked.discard)(key)
-        if active:
-            self._answer_for_runtime()
-
-    def is_unasked(self, key: str) -> bool:
-        return key in self._unasked
-
-    async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
-        """Answer for calls that the default runtime runs, so that one switch holds for both ways."""
-        if self.is_unasked(request.session_key):
-            return ApprovalAnswer(choice="once", decided_by="yolo")
-        if self.is_notified(request.session_key):
-            return await self.gateway.ask(request)
-        return ApprovalAnswer(choice="deny", reason="no one is available to approve it", decided_by="policy")
-
-    def _answer_for_runtime(self) -> None:
-        gate = default_runtime().gate
-        if isinstance(gate, DeferredGate):
-            gate.attend(self)
-
-
-sessions = Sessions()
-
-
-def base_gate() -> ApprovalGate:
-    """The gate of the default runtime, with its grants and its record."""
-    runtime = default_runtime()
-    if isinstance(runtime.gate, DeferredGate):
-        return runtime.gate.made
-    if isinstance(runtime.gate, ApprovalGate):
-        return runtime.gate
-    return build_gate(GateOptions(settings=runtime.settings, workspace="", fire=runtime.hooks.invoke))
-
-
-def entry_point() -> EntryPoint:
-    """Where the work of this thread comes from, as the variables and contexts of the reference system say it."""
-    environ = os.environ
-    if environ.get("HERMES_CRON_SESSION"):
-        return "cron"
-    if (
-        sessions.is_notified(current_session())
-        or environ.get("HERMES_GATEWAY_SESSION")
-        or environ.get("HERMES_SESSION_PLATFORM")
-        or environ.get("HERMES_EXEC_ASK")
-    ):
-        return "gateway"
-    said = interactive_var.get()
-    return "interactive" if said or (said is None and environ.get("HERMES_INTERACTIVE")) else "library"
-
-
-@dataclass(frozen=True)
-class CallbackApprover:
-    """Asks by a callback `(command, description, *, allow_permanent=True)`; what is no known answer is a no."""
-
-    callback: ApprovalCallback
-
-    async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
-        # Called in place: callbacks of the reference system expect the thread that asked.
-        said, error = attempt(
-            lambda: self.callback(request.command, request.description, allow_permanent=request.may_be_permanent)
-        )
-        if error is not None:
-            logger.error("an approval callback failed, which is a no", exc_info=error)
-            return ApprovalAnswer(choice="deny", reason="the approval callback failed", decided_by="policy")
-        return ApprovalAnswer(choice=choice_of(said), decided_by="user")
-
-
-@dataclass
-class _Heard:
-    """Passes a request on and remembers the answer, which the verdict alone does not contain."""
-
-    approver: Approver
-    answer: ApprovalAnswer | None = None
-
-    async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
-        self.answer = await self.approver.ask(request)
-        return self.answer
-
-
-def choice_of(said: Any) -> Choice:
-    known: tuple[Choice, ...] = get_args(Choice)
-    return next((choice for choice in known if choice == said), "deny")
-
-
-def who_answers(callback: ApprovalCallback | None) -> Approver | None:
-    """The approver for this thread's requests; None if no user can answer."""
-    if entry_point() == "cron":
-        return None
-    if callback is not None:
-        return CallbackApprover(callback)
-    if sessions.is_notified(current_session()):
-        return sessions.gateway
-    gate = default_runtime().gate
-    own = gate.options.approver if isinstance(gate, DeferredGate) else None
-    return own if own is not sessions else None
-
-
-def session_policy(approver: Approver | None, env_type: str = "local", has_host_access: bool = False) -> Policy:
-    """The policy of the default runtime, as it is for the session, the backend and the entry point of this call."""
-    base = base_gate().policy
-    point = entry_point()
-    by_settings = getattr(default_runtime().settings.approvals.policies, point)
-    asks = approver is not None and (point == "library" or by_settings == "ask")
-    return replace(
-        base,
-        entry_point=point,
-        answer="ask" if asks else by_settings,
-        attended=approver is not None,
-        yolo=base.yolo or sessions.is_unasked(current_session()),
-        backend=env_type,
-        isolated=env_type in ISOLATED_BACKENDS and not has_host_access,
-    )
-
-
-def settle(
-    policy: Policy, approver: Approver | None, tool: str, text: str, verdict: Verdict
-) -> tuple[Verdict, ApprovalAnswer | None]:
-    """Have the gate ask about a verdict, with record, hooks and grants; also returns the answer, if there is one."""
-    base = base_gate()
-    runtime = default_runtime()
-    heard = _Heard(approver) if approver is not None else None
-    gate = ApprovalGate(
-        policy,
-        grants=base.grants,
-        log=base.log,
-        read=read_command,
-        approver=heard,
-        timeout_seconds=runtime.settings.approvals.timeout,
-        fire=runtime.hooks.invoke,
-    )
-    entry = ToolEntry(tool, "terminal", {}, _never_called)
-    settling = gate.resolve(entry, {"command": text}, verdict, call_context(tool))
-    return runtime.bridge.run(settling), heard.answer if heard else None
-
-
-def call_context(tool: str) -> ToolContext:
-    turn_id, call_id = observed_var.get()
-    return default_runtime().context(tool_name=tool, session_id=current_session(), turn_id=turn_id, call_id=call_id)
-
-
-def request_for(tool: str, text: str, *dangers: Danger, permanent: bool) -> ApprovalRequest:
-    turn_id, call_id = observed_var.get()
-    return ApprovalRequest(
-        id=os.urandom(8).hex(),
-        tool=tool,
-        command=text,
-        dangers=dangers,
-        session_key=current_session(),
-        call_id=call_id,
-        turn_id=turn_id,
-        entry_point=entry_point(),
-        may_be_permanent=permanent,
-    )
-
-
-def _never_called(*_: Any, **__: Any) -> str:
-    raise AssertionError("this entry only names the tool for the gate")
+# Test suites clear these between two tests.
+_session_approved = SessionPatterns()
+_permanent_approved = PatternSet(None)
+_session_yolo = UnaskedSessions()
+_gateway_queues = WaitingRequests()
+_gateway_notify_cbs = NotifiedSessions()

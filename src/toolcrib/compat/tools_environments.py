@@ -7,6 +7,7 @@ own `terminal` tool: see the entry point group `toolcrib.environments`.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import secrets
 import select
@@ -16,6 +17,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, MutableMapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol
 
 from toolcrib.compat.tools_interrupt import is_interrupted
@@ -33,6 +35,7 @@ __all__ = [
 # A package without a folder: every `tools.environments.X` is answered by the finder.
 __path__: list[str] = []
 
+BACKEND_MODULES = ("base", "local", "docker", "ssh", "singularity", "modal", "daytona", "vercel_sandbox")
 KEPT_CHARS = 50_000
 HEAD_SHARE = 0.4
 LOOK_SECONDS = 0.005
@@ -263,3 +266,10 @@ def get_sandbox_dir() -> Path:
     folder = load_settings().home.root / "sandboxes"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
+
+
+def __getattr__(name: str) -> ModuleType:
+    # `from tools.environments import docker` asks for an attribute before it asks for a module.
+    if name in BACKEND_MODULES:
+        return importlib.import_module(f"tools.environments.{name}")
+    raise AttributeError(f"module 'tools.environments' has no attribute {name!r}")

@@ -7,7 +7,6 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -15,6 +14,7 @@ from msgspec.structs import replace
 from toolcrib.compat.tools_environments import BaseEnvironment, ProcessHandle
 from toolcrib.config.environment import environment
 from toolcrib.config.load import load_settings
+from toolcrib.config.os_errors import current_folder
 from toolcrib.config.settings import Settings
 from toolcrib.core.environments import CommandExit, CommandRequest, Execution
 from toolcrib.environments.create import create_environment, resolve
@@ -27,6 +27,7 @@ __all__ = [
     "ModalEnvironment",
     "SSHEnvironment",
     "SingularityEnvironment",
+    "VercelSandboxEnvironment",
 ]
 
 CLOSE_SECONDS = 90.0
@@ -47,7 +48,7 @@ class _Environment(BaseEnvironment):
         terminal = settings.terminal
         settings = replace(settings, terminal=replace(terminal, env={**terminal.env, **(env or {})}))
         session = task_id or secrets.token_hex(6)
-        spec = resolve(settings, overrides, session=session, workspace=Path.cwd(), environ=environment())
+        spec = resolve(settings, overrides, session=session, workspace=current_folder(), environ=environment())
         self._environment = create_environment(spec, settings, environment())
         self._loop = ServiceLoop("toolcrib-environment")
         with ExitStack() as on_error:
@@ -188,3 +189,13 @@ class ModalEnvironment(_FromImage):
 
 class DaytonaEnvironment(_FromImage):
     kind = "daytona"
+
+
+class VercelSandboxEnvironment(_Environment):
+    def __init__(self, image: str = "", cwd: str = "", timeout: int = 60, *, task_id: str = "", **limits: Any) -> None:
+        """`limits` are settings of the backend's section: cpus, memory_mb …"""
+        settings = load_settings()
+        section = replace(settings.terminal.vercel, **({"image": image} if image else {}), **limits)
+        settings = replace(settings, terminal=replace(settings.terminal, vercel=section))
+        overrides = {"backend": "vercel_sandbox", "cwd": cwd}
+        super().__init__(overrides, timeout=timeout, env=None, settings=settings, task_id=task_id)

@@ -17,18 +17,18 @@ class _InterruptedThreads:
     """
 
     def __init__(self) -> None:
-        self._ids: set[int] = set()
+        self.ids: set[int] = set()
         self._tokens: dict[int, list[CancelToken]] = {}
-        self._changed = threading.Condition()
+        self.changed = threading.Condition()
 
     def change(self, active: bool, thread_id: int) -> None:
-        with self._changed:
+        with self.changed:
             if active:
-                self._ids.add(thread_id)
+                self.ids.add(thread_id)
             else:
-                self._ids.discard(thread_id)
+                self.ids.discard(thread_id)
             stopped = list(self._tokens.get(thread_id, ())) if active else []
-            self._changed.notify_all()
+            self.changed.notify_all()
         for token in stopped:
             token.cancel("interrupted")
 
@@ -36,33 +36,36 @@ class _InterruptedThreads:
     def stopping(self, token: CancelToken) -> Iterator[None]:
         """Meanwhile a request to stop this thread cancels the token; one that is open already does so now."""
         thread_id = threading.get_ident()
-        with self._changed:
+        with self.changed:
             self._tokens.setdefault(thread_id, []).append(token)
-            is_asked = thread_id in self._ids
+            is_asked = thread_id in self.ids
         if is_asked:
             token.cancel("interrupted")
         try:
             yield
         finally:
-            with self._changed:
+            with self.changed:
                 self._tokens[thread_id].remove(token)
                 if not self._tokens[thread_id]:
                     del self._tokens[thread_id]
 
     def has(self, thread_id: int) -> bool:
-        return thread_id in self._ids
+        return thread_id in self.ids
 
     def wake(self) -> None:
         """Wake up all waiters."""
-        with self._changed:
-            self._changed.notify_all()
+        with self.changed:
+            self.changed.notify_all()
 
     def wait_until(self, condition: Callable[[], bool], timeout: float | None) -> bool:
-        with self._changed:
-            return self._changed.wait_for(condition, timeout)
+        with self.changed:
+            return self.changed.wait_for(condition, timeout)
 
 
 _interrupted = _InterruptedThreads()
+# Test suites clear the one while they hold the other.
+_interrupted_threads = _interrupted.ids
+_lock = _interrupted.changed
 
 
 def set_interrupt(active: bool, thread_id: int | None = None) -> None:

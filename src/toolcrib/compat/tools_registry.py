@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import logging
 import threading
 import time
 from pathlib import Path
 
-from toolcrib.core.types import CheckFn, ToolEntry
-from toolcrib.registry import discovery
+from toolcrib.core.attempt import attempt
+from toolcrib.core.types import CheckFn, Source, ToolEntry
+from toolcrib.registry import compat_imports, discovery
 from toolcrib.registry.availability import FAILURE_GRACE_SECONDS, run
 from toolcrib.registry.collisions import set_override_consent
-from toolcrib.registry.compat_imports import USER_TOOLS_NAMESPACE
 from toolcrib.registry.default import registry
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.registry.results import tool_error, tool_result
@@ -35,8 +37,21 @@ _CHECK_FN_FAILURE_GRACE_SECONDS = FAILURE_GRACE_SECONDS
 
 def discover_builtin_tools(tools_dir: str | Path | None = None) -> list[str]:
     """Import the tool files of a folder (the built-in ones by default) and return their module names."""
-    names = discovery.discover_builtin_tools(tools_dir)
-    return [name.replace(f"{USER_TOOLS_NAMESPACE}.", "tools.", 1) for name in names]
+    if tools_dir is None:
+        return discovery.discover_builtin_tools()
+    folder = Path(tools_dir).absolute()
+    finder = compat_imports.install(folder)
+    names = []
+    for path in discovery.tool_files(folder, discovery.ScanCache()):
+        finder.forget(path.stem)
+        with registry.loading(Source("user", path.name, str(path))) as loading:
+            _, error = attempt(importlib.import_module, f"tools.{path.stem}")
+        if error is None:
+            names.append(f"tools.{path.stem}")
+            continue
+        registry.take_back(loading)
+        logger.warning("skipped tool file %s: %s", path, discovery.explain_import_error(error))
+    return names
 
 
 def register_plugin_override_policy(namespace: str, allowed: bool) -> None:
@@ -44,56 +59,46 @@ def register_plugin_override_policy(namespace: str, allowed: bool) -> None:
     set_override_consent(namespace, allowed)
 
 
-class _CheckMemory:
-    """What `_check_fn_cached` remembers: answers for half a minute, and when a check last passed.
-
-    Only callers of that function see it; definitions run every check again. One per process, because the function
-    takes only the check.
-    """
-
-    def __init__(self) -> None:
-        self._answers: dict[CheckFn, tuple[float, bool]] = {}
-        self._passed_at: dict[CheckFn, float] = {}
-        self._lock = threading.Lock()
-
-    def ask(self, check: CheckFn) -> bool:
-        now = time.monotonic()
-        with self._lock:
-            known = self._answers.get(check)
-        if known is not None and now - known[0] < _CHECK_FN_TTL_SECONDS:
-            return known[1]
-        passed = _passes(check)
-        with self._lock:
-            if passed:
-                self._passed_at[check] = now
-            elif now - self._passed_at.get(check, -float("inf")) < _CHECK_FN_FAILURE_GRACE_SECONDS:
-                # Not cached, so the next caller runs it again.
-                self._answers.pop(check, None)
-                return True
-            else:
-                logger.warning("availability check %r does not pass", getattr(check, "__qualname__", check))
-            self._answers[check] = (now, passed)
-        return passed
-
-    def forget(self) -> None:
-        with self._lock:
-            self._answers.clear()
-            self._passed_at.clear()
-
-
-_check_memory = _CheckMemory()
+# What `_check_fn_cached` remembers: its answers with their time, and when a check last passed. Definitions do not use
+# them. They belong to the process, because the function takes only the check, and test suites clear them by name.
+_check_fn_cache: dict[CheckFn, tuple[float, bool]] = {}
+_check_fn_last_good: dict[CheckFn, float] = {}
+_check_fn_cache_lock = threading.Lock()
 
 
 def _check_fn_cached(fn: CheckFn) -> bool:
     """Whether a check passes; its answer is kept for a while, and one failure shortly after a pass is forgiven."""
-    return _check_memory.ask(fn)
+    now = time.monotonic()
+    with _check_fn_cache_lock:
+        known = _check_fn_cache.get(fn)
+    if known is not None and now - known[0] < _CHECK_FN_TTL_SECONDS:
+        return known[1]
+    passed = run(fn) is True
+    with _check_fn_cache_lock:
+        if passed:
+            _check_fn_last_good[fn] = now
+        elif now - _check_fn_last_good.get(fn, -float("inf")) < _CHECK_FN_FAILURE_GRACE_SECONDS:
+            # Not cached, so the next caller runs it again.
+            _check_fn_cache.pop(fn, None)
+            return True
+        else:
+            logger.warning("availability check %r does not pass", getattr(fn, "__qualname__", fn))
+        _check_fn_cache[fn] = (now, passed)
+    return passed
 
 
 def invalidate_check_fn_cache() -> None:
     """Clear the cached results of availability checks."""
-    _check_memory.forget()
+    with _check_fn_cache_lock:
+        _check_fn_cache.clear()
+        _check_fn_last_good.clear()
     registry.availability.forget()
 
 
-def _passes(check: CheckFn) -> bool:
-    return run(check) is True
+def _module_registers_tools(module_path: Path) -> bool:
+    """Whether a file declares tools at its top level; False if it cannot be read or parsed."""
+    try:
+        ast.parse(Path(module_path).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return False
+    return discovery.declares_tools(Path(module_path))

@@ -13,6 +13,13 @@ from typing import Any
 
 from toolcrib.api import default_runtime
 from toolcrib.approval.gate import DEFAULT_SESSION
+from toolcrib.compat.approval_sessions import (
+    ApprovalCallback,
+    SudoCallback,
+    approval_callback_var,
+    sessions,
+    sudo_callback_var,
+)
 from toolcrib.compat.session_environment import SessionEnvironment
 from toolcrib.compat.tools_environments import BaseEnvironment
 from toolcrib.compat.tools_environments_backends import (
@@ -56,8 +63,8 @@ def terminal_tool(
         "notify_on_complete": notify_on_complete,
         "watch_patterns": None if watch_patterns is None else list(watch_patterns),
     }
-    key = session_id or task_id or DEFAULT_SESSION
-    folder = _wanted_folders.pop(key, None)
+    keys = (task_id or "", session_id or task_id or DEFAULT_SESSION)
+    folder = next((found for key in keys if (found := _wanted_folders.pop(key, None))), None)
     if folder is not None:
         run_terminal({"command": f"cd -- {shlex.quote(folder)}"}, task_id or "", session_id or "")
     given = {name: value for name, value in arguments.items() if value is not None}
@@ -68,6 +75,28 @@ def terminal_tool(
     elif answer is None:
         answer = {"output": "", "exit_code": -1, "error": result.error_message, "status": result.status}
     return json.dumps(answer, ensure_ascii=False)
+
+
+def set_approval_callback(cb: ApprovalCallback | None) -> None:
+    """Ask `cb(command, description, *, allow_permanent=True)` about dangerous commands of this thread; None: nobody."""
+    approval_callback_var.set(cb)
+    if cb is not None:
+        sessions.answer_for_runtime()
+
+
+def set_sudo_password_callback(cb: SudoCallback | None) -> None:
+    """Ask `cb()` for the password when a command of this thread calls sudo; None: nobody."""
+    sudo_callback_var.set(cb)
+    if cb is not None:
+        sessions.answer_for_runtime()
+
+
+def _get_approval_callback() -> ApprovalCallback | None:
+    return approval_callback_var.get()
+
+
+def _get_sudo_password_callback() -> SudoCallback | None:
+    return sudo_callback_var.get()
 
 
 def run_terminal(arguments: JsonObject, task_id: str, session_id: str) -> ToolResult:
@@ -132,7 +161,7 @@ def clear_session_cwd(session_key: str) -> None:
 
 
 class _ActiveEnvironments(MutableMapping[str, BaseEnvironment]):
-    """The open environments by session. Removing one gives it back; ours are made by commands, not put here."""
+    """The open environments by task or session. Removing one gives it back; ours are made by commands, not put here."""
 
     def __getitem__(self, key: str) -> BaseEnvironment:
         terminal = default_runtime().terminal
@@ -149,7 +178,9 @@ class _ActiveEnvironments(MutableMapping[str, BaseEnvironment]):
 
     def __iter__(self) -> Iterator[str]:
         pool = default_runtime().terminal.environments
-        return iter({entry.spec.session: None for entry in pool.entries() if entry.environment is not None})
+        return iter(
+            {entry.spec.task or entry.spec.session: None for entry in pool.entries() if entry.environment is not None}
+        )
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

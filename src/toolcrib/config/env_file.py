@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from toolcrib.config.files import OWNER_FILE, replace_file, writing
+from toolcrib.config.os_errors import ANOTHER_HOME, explain_os_error
 from toolcrib.config.paths import Home
 from toolcrib.core.errors import ConfigError
 
@@ -133,9 +134,7 @@ def read_env_text(path: Path) -> str:
     except FileNotFoundError:
         return ""
     except OSError as error:
-        raise ConfigError(
-            f"cannot read {str(path)!r} ({error.strerror}); check that it is a file you may read"
-        ) from error
+        raise ConfigError(explain_os_error(error, "read", path, otherwise=ANOTHER_HOME)) from error
 
 
 def _values(lines: list[EnvLine]) -> dict[str, str]:

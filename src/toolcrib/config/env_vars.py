@@ -189,6 +189,20 @@ OPTIONAL_ENV_VARS: dict[str, dict[str, Any]] = {
         "tools": ["web_search", "web_extract"],
         "password": False,
     },
+    "BRAVE_SEARCH_API_KEY": {
+        "description": "Search the web with Brave",
+        "prompt": "Brave Search API key",
+        "url": "https://api-dashboard.search.brave.com/app/keys",
+        "tools": ["web_search"],
+        "password": True,
+    },
+    "SEARXNG_URL": {
+        "description": "Search the web with your own SearXNG server",
+        "prompt": "Address of your SearXNG server, for example http://localhost:8888",
+        "url": "https://docs.searxng.org/admin/installation.html",
+        "tools": ["web_search"],
+        "password": False,
+    },
     "FAL_KEY": {
         "description": "Make images with models on fal.ai",
         "prompt": "fal.ai key",

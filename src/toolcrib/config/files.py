@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+from toolcrib.config.os_errors import ANOTHER_HOME, explain_os_error
 from toolcrib.core.errors import ConfigError
 
 if sys.platform != "win32":
@@ -18,6 +19,7 @@ if sys.platform != "win32":
 
 LOCK_WAIT_SECONDS = 10.0
 LOCK_POLL_SECONDS = 0.005
+PROBE_BYTES = 4096
 OWNER_FILE = 0o600
 OWNER_FOLDER = 0o700
 
@@ -35,10 +37,7 @@ def writing(path: Path) -> Iterator[Path]:
         finally:
             os.close(lock)
     except OSError as error:
-        raise ConfigError(
-            f"cannot write {str(path)!r} ({error.strerror or error}); check that you may write to its folder "
-            "and that the disk is not full"
-        ) from error
+        raise ConfigError(explain_os_error(error, "write", path, otherwise=ANOTHER_HOME)) from error
 
 
 def replace_file(target: Path, content: bytes, *, mode: int | None = None) -> None:
@@ -70,6 +69,21 @@ def make_folder(path: Path) -> None:
     missing = list(itertools.takewhile(lambda folder: not folder.exists(), (path, *path.parents)))
     for folder in reversed(missing):
         folder.mkdir(mode=OWNER_FOLDER, exist_ok=True)
+
+
+def why_unwritable(folder: Path) -> OSError | None:
+    """The error that a small new file in a folder gives; None if the folder can be written to."""
+    probe = folder / f".toolcrib-{os.getpid()}.probe"
+    try:
+        with contextlib.ExitStack() as undo:
+            descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, OWNER_FILE)
+            undo.callback(probe.unlink)
+            undo.callback(os.close, descriptor)
+            # More than what fits beside the name of the file.
+            os.write(descriptor, bytes(PROBE_BYTES))
+    except OSError as error:
+        return error
+    return None
 
 
 def _take(lock: int, target: Path) -> None:

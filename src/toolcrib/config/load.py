@@ -15,6 +15,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from toolcrib.config.env_file import load_env_file
+from toolcrib.config.os_errors import ANOTHER_HOME, explain_os_error
 from toolcrib.config.paths import Home, find_home
 from toolcrib.config.schema import SettingsReader, describe_type, find_setting
 from toolcrib.config.settings import Settings
@@ -190,9 +191,7 @@ def read_text(home: Home) -> str:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path}:{line}: the file is not UTF-8 text; save it as UTF-8") from error
     except OSError as error:
-        raise ConfigError(
-            f"cannot read {str(path)!r} ({error.strerror}); check that it is a file you may read"
-        ) from error
+        raise ConfigError(explain_os_error(error, "read", path, otherwise=ANOTHER_HOME)) from error
 
 
 def _with_env_file(environ: Mapping[str, str], home: Home) -> Mapping[str, str]:

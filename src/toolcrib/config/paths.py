@@ -106,6 +106,11 @@ class Home(Struct, frozen=True, eq=False):
         return self.root / "cache" / "undo"
 
     @property
+    def web_dir(self) -> Path:
+        """The full texts and images of fetched web pages."""
+        return self.root / "cache" / "web"
+
+    @property
     def scan_cache_file(self) -> Path:
         return self.root / "cache" / "scan.json"
 

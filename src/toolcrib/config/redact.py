@@ -59,6 +59,11 @@ def mask_shapes(text: str) -> str:
     return _URL_PASSWORD.sub(rf"\1:{MASK}@", text)
 
 
+def has_secret(text: str) -> bool:
+    """Whether the text contains a known secret or something shaped like a key."""
+    return _KEY_SHAPES.search(text) is not None or any(value in text for value in known_secrets())
+
+
 def known_secrets() -> list[str]:
     """The values of password-like variables that are set now, longest first."""
     values = {os.environ.get(name, "") for name in list(os.environ) if _is_secret(name)}

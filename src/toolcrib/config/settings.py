@@ -32,6 +32,7 @@ from toolcrib.config.section import (
     shorthand,
 )
 from toolcrib.config.terminal_settings import TerminalSettings
+from toolcrib.config.web_settings import WebSettings, WebsiteList
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -217,10 +218,18 @@ class ApprovalSettings(Section, frozen=True, kw_only=True):
 
 
 class SecuritySettings(Section, frozen=True, kw_only=True):
-    """What to hide from the model and from logs."""
+    """What to hide from the model and from logs, and which websites the tools may reach."""
 
     redact_secrets: bool = True
     """Mask keys and passwords in results and errors."""
+    allow_private_urls: bool = False
+    """Let web tools reach this machine and private networks. Metadata services of clouds stay out of reach."""
+    allowed_private_hosts: list[str] = field(default_factory=list)
+    """Single private hosts that web tools may reach, as `host:port`."""
+    website_blocklist: WebsiteList = field(default_factory=WebsiteList)
+    """Websites that web tools never reach."""
+    website_allowlist: WebsiteList = field(default_factory=WebsiteList)
+    """The only websites that web tools may reach; the blocklist still applies."""
 
 
 class LoggingSettings(Section, frozen=True, kw_only=True):
@@ -282,7 +291,9 @@ class Settings(Section, frozen=True, kw_only=True):
     command_allowlist: Annotated[list[str], item_text(grant_text)] = field(default_factory=list)
     """Permanent approvals, as lines like `recursive delete (inside the workspace)`; "always" adds them."""
     security: SecuritySettings = field(default_factory=SecuritySettings)
-    """What to hide from the model and from logs."""
+    """What to hide from the model and from logs, and which websites the tools may reach."""
+    web: WebSettings = field(default_factory=WebSettings)
+    """How `web_search` and `web_extract` work."""
     logging: LoggingSettings = field(default_factory=LoggingSettings)
     """What goes into the log file."""
     yolo: Annotated[bool, NOT_IN_FILE] = False

@@ -115,6 +115,7 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     call_id: str = ""
     session_id: str = ""
     task_id: str = ""
+    """A task that works in an environment of its own. Empty or equal to the session's id: in the session's."""
     turn_id: str = ""
     api_request_id: str = ""
     user_task: str = ""
@@ -186,7 +187,7 @@ class TerminalPort(ToolService, Protocol):
 
     def runs_on(self, session_key: str, command: str) -> bool: ...
 
-    def environment_of(self, session_key: str) -> Environment | None: ...
+    def environment_of(self, key: str) -> Environment | None: ...
 
 
 class FilesPort(Protocol):
@@ -207,6 +208,22 @@ class FilesPort(Protocol):
     async def search(self, args: JsonObject, ctx: ToolContext) -> str: ...
 
     def search_effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]: ...
+
+    async def document_text(self, kind: str, data: bytes) -> tuple[str, str]:
+        """The text of a document (pdf, docx, xlsx, pptx, ipynb) and a remark; raises ToolcribError."""
+        ...
+
+
+class WebPort(Protocol):
+    """The web tools."""
+
+    async def search(self, args: JsonObject, ctx: ToolContext) -> str: ...
+
+    def search_effects(self) -> tuple[Effect, ...]: ...
+
+    async def extract(self, args: JsonObject, ctx: ToolContext) -> str: ...
+
+    def extract_effects(self, args: JsonObject) -> tuple[Effect, ...]: ...
 
 
 class CodeExecutionPort(Protocol):
@@ -315,6 +332,9 @@ class Services(Protocol):
 
     @property
     def cron(self) -> CronPort: ...
+
+    @property
+    def web(self) -> WebPort: ...
 
     @property
     def plugins(self) -> Sequence[Any]:

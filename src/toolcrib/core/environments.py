@@ -202,6 +202,10 @@ class FileStatus(Struct, frozen=True, kw_only=True):
     """Changes when the file is written or replaced, as far as the environment can tell; empty if it cannot."""
 
 
+EVERY_LINE = 2**31 - 1
+"""As the `count` of `read_lines`: all of them. Who takes them all can count them, so `total_lines` may be missing."""
+
+
 class FileSlice(Struct, frozen=True, kw_only=True):
     """Some lines of a file."""
 
@@ -319,6 +323,8 @@ class EnvironmentSpec(Struct, frozen=True, kw_only=True):
     backend: str
     session: str
     """The owner: a session never gets another one's environment."""
+    task: str = ""
+    """The task of the session that it belongs to; empty for the session's own environment."""
     image: str = ""
     host: str = ""
     user: str = ""

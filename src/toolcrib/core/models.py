@@ -165,6 +165,7 @@ class ModelError(ToolcribError):
         retry_after_seconds: float | None = None,
         refused_tools: tuple[str, ...] = (),
         status: int | None = None,
+        partial_text: str = "",
     ) -> None:
         super().__init__(message)
         self.kind = kind
@@ -173,3 +174,5 @@ class ModelError(ToolcribError):
         self.refused_tools = refused_tools
         """With `refused_tool`: the tools that the provider names; empty if it does not say which."""
         self.status = status
+        self.partial_text = partial_text
+        """What had arrived of the answer, if it broke off."""

@@ -68,6 +68,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """The session that its runs continue; empty means that each run gets its own session."""
     created_at: float = 0.0
     updated_at: float = 0.0
+    paused_reason: str = ""
+    """Why it was paused, if whoever paused it said so."""
 
     state: JobState = "active"
     next_run: float | None = None

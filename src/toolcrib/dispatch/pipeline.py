@@ -82,10 +82,28 @@ class PreparedCall(msgspec.Struct, frozen=True):
     problem: ArgumentError | None
 
 
+class ToolRules(msgspec.Struct, frozen=True, kw_only=True):
+    """What applies to every call of one tool, determined once."""
+
+    entry: ToolEntry
+    checker: ArgumentChecker
+    is_restricted: bool
+    """Whether the gate checks it whatever effects it declares."""
+    is_gated: bool
+    """Whether the gate checks every call, or has to look at its effects first."""
+    max_chars: int | float
+    timeout_seconds: float | None
+
+    def is_judged(self, effects: Effects) -> bool:
+        """Whether the gate checks a call with these effects, even if there are none."""
+        return bool(effects) or self.is_restricted or (effects is None and self.entry.source.kind == "mcp")
+
+
 # Made for every call, so a msgspec Struct, like ToolContext.
 class CallState(msgspec.Struct):
     """One call in progress, and what is known about it so far."""
 
+    rules: ToolRules
     entry: ToolEntry
     ctx: ToolContext
     executor: Executor
@@ -131,7 +149,7 @@ class Pipeline:
         self.limits = limits
         self._snapshots = snapshots
         self._restricted = tuple(restricted)
-        self._checkers: dict[str, tuple[ToolEntry, ArgumentChecker]] = {}
+        self._rules: dict[str, ToolRules] = {}
 
     async def run(
         self,
@@ -154,14 +172,17 @@ class Pipeline:
                 entry = self.registry.get_entry(name)
             if entry is None:
                 return outcome.unknown(str(name), self.registry.get_all_tool_names(), ctx)
-            call = CallState(entry, ctx, executor, time.perf_counter(), {}, {}, prepared=prepared)
+            rules = self._rules.get(name)
+            if rules is None or rules.entry is not entry:
+                rules = self._rules_of(entry)
+            call = CallState(rules, entry, ctx, executor, time.perf_counter(), {}, {}, prepared=prepared)
             result = await self._result(call, arguments)
             if (
                 call.snapshots is None
                 and not call.recorded
                 and call.effects is None
                 and self.hooks.is_empty
-                and len(result.content) <= self._max_chars(entry)
+                and len(result.content) <= rules.max_chars
             ):
                 return result  # Most calls: no hooks to run, and nothing to shorten.
             return await self._finish(call, result)
@@ -179,7 +200,7 @@ class Pipeline:
             name, arguments = unwrap_tool_call(arguments)
         try:
             entry = self.registry.get_entry(name)
-            args, problem = ({}, None) if entry is None else self._checker(entry).prepare(arguments)
+            args, problem = ({}, None) if entry is None else self._rules_of(entry).checker.prepare(arguments)
         except (TypeError, ValueError, RecursionError):
             # `run` reports it to the model.
             return PreparedCall(name, arguments, None, {}, None)
@@ -218,7 +239,7 @@ class Pipeline:
                 return outcome.problem(message, "blocked", "tool_scope_block", entry.name, ctx)
             call.args = call.original = self._checked(call, arguments, call.prepared)
             verdict = ALLOW if self.hooks.is_empty else await self._ask_plugins(call)
-            if entry.effects or verdict is not ALLOW or self._is_judged(entry, entry.effects):
+            if call.rules.is_gated or verdict is not ALLOW:
                 await self._admit(call, verdict, call.executor)
             return await self._execute(call)
         except CallRefused as refused:
@@ -240,7 +261,7 @@ class Pipeline:
         self, call: CallState, arguments: Mapping[str, Any] | str, prepared: PreparedCall | None = None
     ) -> JsonObject:
         if prepared is None:
-            args, problem = self._checker(call.entry).prepare(arguments)
+            args, problem = call.rules.checker.prepare(arguments)
         else:
             args, problem = prepared.args, prepared.problem
         if problem is not None:
@@ -274,7 +295,7 @@ class Pipeline:
         if memo is not None:
             memo.clear()
         effects = call.effects = effects_of(entry, call.args, ctx)
-        may_act = bool(effects) or self._is_judged(entry, effects)
+        may_act = call.rules.is_judged(effects)
         if may_act:
             verdict = verdict.joined(self.gate.judge(entry, call.args, effects, ctx))
         if verdict.decision == "ask" or verdict.dangers:
@@ -303,12 +324,6 @@ class Pipeline:
             ctx.memo.target = None
         return await executor.wait_bounded(settling, CallLimit(_seconds_left(ctx), ctx.cancel))
 
-    def _is_judged(self, entry: ToolEntry, effects: object) -> bool:
-        """Whether the gate checks a tool that declares no effects."""
-        if effects is None and entry.source.kind == "mcp":
-            return True
-        return bool(self._restricted) and any(fnmatchcase(entry.name, name) for name in self._restricted)
-
     async def _execute(self, call: CallState) -> ToolResult:
         """Runs the handler and turns whatever it returns or raises into a result: the first error layer."""
         entry, ctx = call.entry, call.ctx
@@ -316,10 +331,15 @@ class Pipeline:
             return outcome.cancelled(entry.name, ctx, call.started)
         token = current_context.set(ctx)
         try:
-            if self.hooks.is_empty or not self.hooks.has_middleware("tool_execution"):
+            if not self.hooks.is_empty and self.hooks.has_middleware("tool_execution"):
+                value = await self._call_through_middleware(call)
+            elif entry.is_async or not call.executor.runs_inline:
                 value = await self._call(call, call.args, call.executor)
             else:
-                value = await self._call_through_middleware(call)
+                # Most calls of synchronous callers, who would pay for another coroutine.
+                if ctx.deadline is not None:
+                    _seconds_for(call)
+                value = entry.handler(call.args, **_handler_keywords(call))
         except CallRefused:
             raise
         except CallCancelled:
@@ -350,23 +370,7 @@ class Pipeline:
 
     async def _call(self, call: CallState, args: JsonObject, executor: Executor) -> Any:
         entry, ctx = call.entry, call.ctx
-        keywords = ctx.handler_kwargs
-        if keywords is None:
-            keywords = {
-                "task_id": ctx.task_id or None,
-                "session_id": ctx.session_id or None,
-                "user_task": ctx.user_task or None,
-            }
-        if entry.keywords is not None:
-            keywords = {name: value for name, value in keywords.items() if name in entry.keywords}
-        if entry.takes_context:
-            keywords = {**keywords, "ctx": ctx if call.effects is None else replace(ctx, effects=call.effects)}
-        seconds = self.limits.timeouts.get(entry.name)
-        if ctx.deadline is not None:
-            left = ctx.deadline - time.monotonic()
-            if left <= 0:
-                raise CallTimedOut("no answer: its deadline passed before it started")
-            seconds = left if seconds is None else min(seconds, left)
+        keywords, seconds = _handler_keywords(call), _seconds_for(call)
         if entry.is_async:
             value = entry.handler(args, **keywords)
             if not inspect.isawaitable(value):
@@ -389,22 +393,55 @@ class Pipeline:
                 result = replace(result, content=content)
         if call.effects is not None:
             result = replace(result, effects=call.effects)
-        limit = self._max_chars(entry)
-        if len(result.content) > limit:
-            result = within_call_budget(result, limit, self.store, ctx.session_id)
+        if len(result.content) > call.rules.max_chars:
+            result = within_call_budget(result, call.rules.max_chars, self.store, ctx.session_id)
         if call.recorded:
             with _logged("cannot record the end of a call to tool %r", entry.name):
                 self.recorder.finished(entry, result, ctx)
         return result
 
-    def _max_chars(self, entry: ToolEntry) -> int | float:
-        return entry.max_result_size_chars or self.limits.max_result_chars
+    def _rules_of(self, entry: ToolEntry) -> ToolRules:
+        known = self._rules.get(entry.name)
+        if known is None or known.entry is not entry:
+            is_restricted = any(fnmatchcase(entry.name, name) for name in self._restricted)
+            is_gated = bool(entry.effects) or is_restricted or (entry.effects is None and entry.source.kind == "mcp")
+            known = self._rules[entry.name] = ToolRules(
+                entry=entry,
+                checker=ArgumentChecker(entry),
+                is_restricted=is_restricted,
+                is_gated=is_gated,
+                max_chars=entry.max_result_size_chars or self.limits.max_result_chars,
+                timeout_seconds=self.limits.timeouts.get(entry.name),
+            )
+        return known
 
-    def _checker(self, entry: ToolEntry) -> ArgumentChecker:
-        known = self._checkers.get(entry.name)
-        if known is None or known[0] is not entry:
-            known = self._checkers[entry.name] = (entry, ArgumentChecker(entry))
-        return known[1]
+
+def _handler_keywords(call: CallState) -> Mapping[str, Any]:
+    """What the handler gets besides the arguments."""
+    entry, ctx = call.entry, call.ctx
+    keywords = ctx.handler_kwargs
+    if keywords is None:
+        keywords = {
+            "task_id": ctx.task_id or None,
+            "session_id": ctx.session_id or None,
+            "user_task": ctx.user_task or None,
+        }
+    if entry.keywords is not None:
+        keywords = {name: value for name, value in keywords.items() if name in entry.keywords}
+    if entry.takes_context:
+        keywords = {**keywords, "ctx": ctx if call.effects is None else replace(ctx, effects=call.effects)}
+    return keywords
+
+
+def _seconds_for(call: CallState) -> float | None:
+    """How long the handler may take; raises CallTimedOut if the deadline of the call has passed."""
+    seconds, deadline = call.rules.timeout_seconds, call.ctx.deadline
+    if deadline is None:
+        return seconds
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise CallTimedOut("no answer: its deadline passed before it started")
+    return left if seconds is None else min(seconds, left)
 
 
 def _seconds_left(ctx: ToolContext) -> float | None:

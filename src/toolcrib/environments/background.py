@@ -21,6 +21,8 @@ from toolcrib.environments.scripts import script
 TICK_SECONDS = 0.05
 BUSY_TICK_SECONDS = 0.001
 READ_BYTES = 1024 * 1024
+FULL_SECONDS = 5.0
+"""How long a write may take; after that the command is not reading."""
 KILLED = 137
 """The exit code of a command that was killed by SIGKILL."""
 
@@ -319,7 +321,7 @@ class BackendInput:
         argv = [self._engine.shell, "--norc", "--noprofile", "-c", text, "toolcrib", self._stem]
         process = await self._engine.spawn(argv, on_output=lambda _: None)
         try:
-            async with asyncio.timeout(END_SECONDS):
+            async with asyncio.timeout(FULL_SECONDS):
                 with contextlib.suppress(BrokenPipeError):
                     await process.write(data)
                 await process.close_input()

@@ -79,13 +79,18 @@ class ContainerClient:
         return ClientOutput(exit_code=code, text=b"".join(said).decode(errors="replace"))
 
     async def spawn(
-        self, arguments: Sequence[str], *, on_output: OnOutput, terminal: TerminalSize | None = None
+        self,
+        arguments: Sequence[str],
+        *,
+        on_output: OnOutput,
+        terminal: TerminalSize | None = None,
+        on_error: OnOutput | None = None,
     ) -> HostProcess:
         """Start the client for a program in a container. With `terminal` it relays between one of ours and one in the
-        container."""
+        container; with `on_error` the client's standard error is kept apart."""
         argv = [self.program, *arguments]
         if terminal is None:
-            return await spawn_on_host(argv, on_output=on_output, environ=self._environ)
+            return await spawn_on_host(argv, on_output=on_output, environ=self._environ, on_error=on_error)
         return self._on_terminal(argv, on_output, terminal, relayed=True)
 
     async def spawn_lending_terminal(

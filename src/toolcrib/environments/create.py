@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Mapping
 from typing import Any, TypeVar, cast
 
+from toolcrib.config.os_errors import explain_os_error
 from toolcrib.config.settings import Settings
 from toolcrib.config.terminal_settings import TerminalSettings
 from toolcrib.core.environments import BackendStatus, Engine, Environment, EnvironmentSpec, Leftover
@@ -111,7 +112,8 @@ async def leftovers(settings: Settings, environ: Mapping[str, str]) -> tuple[lis
     problems: list[str] = []
     for backend, answer in zip(asked, answers, strict=True):
         if isinstance(answer, ToolcribError | TimeoutError | OSError):
-            problems.append(f"{backend.kind}: {str(answer) or 'no answer'}")
+            said = explain_os_error(answer) if isinstance(answer, OSError) and answer.errno else str(answer)
+            problems.append(f"{backend.kind}: {said or 'no answer'}")
         elif isinstance(answer, BaseException):
             raise answer
         else:

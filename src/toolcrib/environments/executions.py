@@ -24,7 +24,7 @@ from toolcrib.environments.shell_pool import DONE, NO_FOLDER
 
 LOST = 255
 TERMINATED = 143
-END_SECONDS = 5.0
+END_SECONDS = 15.0
 EXEC_SECONDS = 0.02
 WaitsForInput = Callable[[str, bool], Coroutine[Any, Any, bool]]
 """Takes the command id, and whether the last line of output is unfinished."""

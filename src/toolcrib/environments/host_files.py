@@ -16,7 +16,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from toolcrib.core.environments import BackendPath, FileSlice, FileStatus
+from toolcrib.core.environments import EVERY_LINE, BackendPath, FileSlice, FileStatus
 from toolcrib.environments.host_paths import (
     ContentWriter,
     check_expected,
@@ -147,7 +147,8 @@ def _read_lines(path: str, first: int, count: int, max_bytes: int) -> FileSlice:
         data, at_end = take_lines(descriptor, first, count, max_bytes)
         total = None
         if at_end and data:
-            total = first - 1 + data.count(b"\n") + (not data.endswith(b"\n"))
+            if count < EVERY_LINE:
+                total = first - 1 + data.count(b"\n") + (not data.endswith(b"\n"))
         elif about.st_size <= COUNTED_BYTES:
             total = count_lines(descriptor)
     finally:

@@ -236,42 +236,55 @@ async def spawn_on_host(
     terminal: TerminalSize | None = None,
     cwd: Path | None = None,
     log: Path | None = None,
+    on_error: OnOutput | None = None,
 ) -> HostProcess:
     """Start a program in a session of its own; raises EnvironmentFailed if it cannot be started.
 
-    With `log` its output is appended to that file, and `on_output` gets nothing.
+    With `log` its output is appended to that file, and `on_output` gets nothing. With `on_error` its standard error,
+    on pipes, is kept apart from its output.
     """
     try:
         if log is not None:
             return _into_file(argv, on_output, environ, log)
         if terminal is None:
-            return _with_pipes(argv, on_output, environ, cwd)
+            return _with_pipes(argv, on_output, environ, cwd, on_error)
         return _on_terminal(argv, on_output, environ, cwd, terminal)
     except OSError as error:
         raise EnvironmentFailed(f"{argv[0]!r} could not be started: {error.strerror or error}") from error
 
 
-def _with_pipes(argv: Sequence[str], on_output: OnOutput, environ: Mapping[str, str], cwd: Path | None) -> HostProcess:
+def _with_pipes(
+    argv: Sequence[str],
+    on_output: OnOutput,
+    environ: Mapping[str, str],
+    cwd: Path | None,
+    on_error: OnOutput | None,
+) -> HostProcess:
     read_end, stdin = os.pipe()
     output, write_end = os.pipe()
+    errors, errors_end = (None, write_end) if on_error is None else os.pipe()
     try:
         child = subprocess.Popen(
             argv,
             stdin=read_end,
             stdout=write_end,
-            stderr=write_end,
+            stderr=errors_end,
             env=environ,
             cwd=cwd,
             start_new_session=True,
         )
     except OSError:
-        os.close(stdin)
-        os.close(output)
+        for descriptor in (stdin, output, errors):
+            if descriptor is not None:
+                os.close(descriptor)
         raise
     finally:
-        os.close(read_end)
-        os.close(write_end)
-    return HostProcess(child, stdin=stdin, output=output, on_output=on_output)
+        for descriptor in {read_end, write_end, errors_end}:
+            os.close(descriptor)
+    process = HostProcess(child, stdin=stdin, output=output, on_output=on_output)
+    if errors is not None and on_error is not None:
+        process.follow_errors(errors, on_error)
+    return process
 
 
 def _into_file(argv: Sequence[str], on_output: OnOutput, environ: Mapping[str, str], log: Path) -> HostProcess:
@@ -330,6 +343,7 @@ class HostProcess:
         self._on_terminal = on_terminal
         self._input = PipeWriter(stdin)
         self._output = PipeReader(output, on_output, is_pipe=not on_terminal) if output is not None else None
+        self._errors: PipeReader | None = None
         self._exited: asyncio.Future[int] = self._loop.create_future()
         self._stop_watching = on_exit(child.pid, self._reap)
 
@@ -340,6 +354,10 @@ class HostProcess:
     @property
     def has_ended(self) -> bool:
         return self._exited.done()
+
+    def follow_errors(self, descriptor: int, on_error: OnOutput) -> None:
+        """Pass on what arrives in this pipe, too, until the program has ended."""
+        self._errors = PipeReader(descriptor, on_error)
 
     async def write(self, data: bytes) -> None:
         await self._input.write(data)
@@ -361,8 +379,9 @@ class HostProcess:
 
     async def abandon(self) -> None:
         self.end_input()
-        if self._output is not None:
-            self._output.close()
+        for reader in (self._output, self._errors):
+            if reader is not None:
+                reader.close()
 
     def signal_session(self, number: signal.Signals) -> None:
         """Signal the process group that it leads, if it still exists."""
@@ -376,8 +395,9 @@ class HostProcess:
         if code is None:
             # The pidfd became ready an instant before the process could be reaped.
             code = self._child.wait()
-        if self._output is not None:
-            self._output.drain()
+        for reader in (self._output, self._errors):
+            if reader is not None:
+                reader.drain()
         self.end_input()
         if not self._exited.done():
             self._exited.set_result(code if code >= 0 else 128 - code)

@@ -12,6 +12,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from toolcrib.config.os_errors import explain_os_error
 from toolcrib.core.attempt import attempt_async
 from toolcrib.core.environments import Environment, EnvironmentSpec
 from toolcrib.core.errors import EnvironmentFailed
@@ -118,8 +119,9 @@ class EnvironmentPool:
         await self._close(pooled for pooled in self._environments.values() if pooled.spec == spec)
 
     async def close_session(self, session: str) -> None:
-        """Close every environment of a session."""
-        await self._close(pooled for pooled in self._environments.values() if pooled.spec.session == session)
+        """Close every environment of a session, including those of its tasks; or those of one task."""
+        every = self._environments.values()
+        await self._close(pooled for pooled in every if session in (pooled.spec.session, pooled.spec.task))
 
     async def close_all(self) -> None:
         """Close all environments, whatever runs in them. The pool can be used again afterwards."""
@@ -183,12 +185,18 @@ class EnvironmentPool:
             self._begin_to_close(pooled)
 
     async def _open(self, spec: EnvironmentSpec) -> Environment:
-        environment = self._create(spec)
-        async with AsyncExitStack() as undo:
-            undo.push_async_callback(_close_quietly, environment)
-            await environment.open()
-            self._on_open(environment)
-            undo.pop_all()
+        try:
+            environment = self._create(spec)
+            async with AsyncExitStack() as undo:
+                undo.push_async_callback(_close_quietly, environment)
+                await environment.open()
+                self._on_open(environment)
+                undo.pop_all()
+        except OSError as error:
+            if error.errno is None:
+                raise  # a timeout of ours
+            what = f"the {spec.backend!r} environment cannot be opened"
+            raise EnvironmentFailed(f"{what}: {explain_os_error(error)}") from error
         return environment
 
     async def _close(self, several: Iterable[_PooledEnvironment]) -> None:

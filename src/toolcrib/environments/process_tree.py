@@ -291,6 +291,23 @@ def command_id_of(pid: int) -> bytes:
     return environ[start + len(_MARK) :].split(b"\0", 1)[0] if start >= 0 else b""
 
 
+def is_ours(pid: int) -> bool:
+    """Whether this process started that one, at any depth, or it belongs to a command of toolcrib."""
+    # Set if toolcrib itself runs as a command of toolcrib.
+    outer = command_id_of(os.getpid())
+    while pid > 1:
+        if pid == os.getpid() or command_id_of(pid) not in (b"", outer):
+            return True
+        seen = _read_stat(pid)
+        pid = 0 if seen is None else seen.parent
+    return False
+
+
+def command_name(pid: int) -> str:
+    """The name of the program that a process runs."""
+    return _read_proc(pid, "comm").decode(errors="replace").strip() or "a process that has ended"
+
+
 def _read_proc(pid: int, name: str) -> bytes:
     """A file of /proc; empty for a process that has ended or belongs to another user."""
     return _read_system(f"{pid}/{name}")

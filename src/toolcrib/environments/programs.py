@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from shlex import quote
@@ -40,7 +41,8 @@ async def run_program(
     try:
         async with asyncio.timeout(timeout_seconds):
             if stdin is not None:
-                await process.write(stdin)
+                with contextlib.suppress(BrokenPipeError):  # It ended early; its answer says why.
+                    await process.write(stdin)
                 await process.close_input()
             waiting = [asyncio.ensure_future(answered.wait()), asyncio.ensure_future(process.wait())]
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

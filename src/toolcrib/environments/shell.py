@@ -114,7 +114,7 @@ class EnvironmentParts(Struct):
 OPEN_SECONDS = 60.0
 ANSWER_SECONDS = 20.0
 CLOSE_GRACE_SECONDS = 0.5
-BEFORE = {"open": "trap", "found": "find"}
+BEFORE = {"open": "trap", "command_status": "find"}
 """Scripts that are prepended to others."""
 MAX_COMMAND_BYTES = 1024 * 1024
 

@@ -105,7 +105,7 @@ class Shell:
 
     def __init__(self, version: int) -> None:
         self.marker = os.urandom(16).hex()
-        """The sentinel at the start of its messages."""
+        """The sentinel at the start of its messages, and of the commands that it accepts."""
         self.version = version
         """The version of the session that it loaded."""
         self.process: EngineProcess
@@ -124,7 +124,7 @@ class Shell:
             raise BrokenPipeError("the shell has ended")
         self._command, self._reader = command, SentinelReader(self.marker, on_output, command.on_message)
         try:
-            await self.process.write(b"%d\n%b" % (len(blob), blob))
+            await self.process.write(b"%b %d\n%b" % (self.marker.encode(), len(blob), blob))
         except BrokenPipeError:
             self._command = self._reader = None
             raise

@@ -93,10 +93,14 @@ def resolve(
     overrides: Mapping[str, str],
     *,
     session: str,
+    task: str = "",
     workspace: Path,
     environ: Mapping[str, str],
 ) -> EnvironmentSpec:
-    """The key of the environment that a task of this session wants. `workspace` is the folder the task works in."""
+    """The key of the environment that a task of this session wants. `workspace` is the folder the task works in.
+
+    An empty task is the session itself; so is one that shares the environment of the session that it names.
+    """
     check_overrides(overrides)
     terminal = settings.terminal
     backend = backend_name(overrides.get("backend") or overrides.get("env_type") or terminal.backend)
@@ -108,6 +112,7 @@ def resolve(
     return EnvironmentSpec(
         backend=backend,
         session=overrides.get("session") or session,
+        task="" if overrides.get("session") else task,
         image=overrides.get(f"{backend}_image") or overrides.get("image") or image,
         host=overrides.get("host") or host,
         user=overrides.get("user") or user,

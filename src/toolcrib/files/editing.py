@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from toolcrib.approval.paths import PathScope, SensitivePaths
 from toolcrib.core.context import ToolContext
-from toolcrib.core.environments import BackendPath, Environment, ExecutionTarget
+from toolcrib.core.environments import EVERY_LINE, BackendPath, Environment, ExecutionTarget
 from toolcrib.core.errors import PathChanged, ToolcribError
 from toolcrib.core.types import Effect, JsonObject
 from toolcrib.files.paths import at_target, file_effects, in_words
@@ -35,6 +35,8 @@ MAX_COMPARED = 4_000_000
 """How many pairs of lines are compared at most; a larger change is shown as one block."""
 MAX_CHANGED_CHARS = 400_000
 """A longer change is not shown at all."""
+COMPARED_CHARS = 1_024
+"""How much of two texts is compared first."""
 NO_LINE_END = "\n\\ No newline at end of file"
 
 
@@ -81,8 +83,9 @@ class ChangedPart:
 
 def _changed_part(old: str, new: str) -> ChangedPart:
     """Leave out what two texts share at both ends: splitting large texts into lines would take long."""
-    start = old.rfind("\n", 0, _common_length(old, new)) + 1
-    tail = _common_length(old[start:], new[start:], from_end=True)
+    shortest = min(len(old), len(new))
+    start = old.rfind("\n", 0, _common_length(old, new, shortest)) + 1
+    tail = _common_length(old, new, shortest - start, from_end=True)
     line_end = old.find("\n", len(old) - tail) if tail else -1
     tail = len(old) - line_end - 1 if line_end >= 0 else 0
     for _ in range(CONTEXT_LINES):
@@ -92,16 +95,22 @@ def _changed_part(old: str, new: str) -> ChangedPart:
     return ChangedPart(start, old[start : len(old) - tail], new[start : len(new) - tail])
 
 
-def _common_length(one: str, other: str, *, from_end: bool = False) -> int:
-    """How many characters two texts share at the beginning, or at the end."""
-    low, high = 0, min(len(one), len(other))
+def _common_length(one: str, other: str, most: int, *, from_end: bool = False) -> int:
+    """How many characters two texts share at the beginning, or at the end; counts up to `most`."""
+
+    def is_same(start: int, end: int) -> bool:
+        if from_end:
+            return one[len(one) - end : len(one) - start] == other[len(other) - end : len(other) - start]
+        return one[start:end] == other[start:end]
+
+    # In growing steps: halving all of it would copy large texts that differ in their first line.
+    low, step = 0, COMPARED_CHARS
+    while low < most and is_same(low, min(low + step, most)):
+        low, step = min(low + step, most), step * 2
+    high = min(low + step, most)
     while low < high:
         middle = (low + high + 1) // 2
-        if from_end:
-            is_same = one[len(one) - middle : len(one) - low] == other[len(other) - middle : len(other) - low]
-        else:
-            is_same = one[low:middle] == other[low:middle]
-        low, high = (middle, high) if is_same else (low, middle - 1)
+        low, high = (middle, high) if is_same(low, middle) else (low, middle - 1)
     return low
 
 
@@ -169,7 +178,6 @@ def _cut(lines: Iterable[str]) -> Iterable[str]:
 T = TypeVar("T")
 
 MAX_EDITED_BYTES = 32 * 1024 * 1024
-EVERY_LINE = 2**31 - 1
 HIDDEN_DIFF = "the diff is not shown, because the file may contain secrets"
 LONG_DIFF = "the diff is not shown, because the change is too large"
 SAME_CONTENT = "the file already has exactly this content; nothing was written"
@@ -193,6 +201,8 @@ class FileVersion:
     """None for a missing file."""
     mode: int | None = None
     stamp: str = ""
+    file: TextFile | None = None
+    """What the content decodes to, if that is known already."""
 
     @functools.cached_property
     def digest(self) -> str:
@@ -201,6 +211,8 @@ class FileVersion:
 
     @functools.cached_property
     def _decoded(self) -> TextFile | NotText:
+        if self.file is not None:
+            return self.file
         try:
             return decoded(self.data or b"")
         except NotText as error:
@@ -230,9 +242,14 @@ class FileVersion:
     def edited(self, file: TextFile) -> FileVersion:
         """The version with this text; raises EditRefused when the text cannot be encoded."""
         try:
-            return FileVersion(path=self.path, data=file.encoded())
+            return _version_of(self.path, file)
         except NotEncodable as error:
             raise EditRefused(f"{self.path!r} was not written: {error}") from error
+
+
+def _version_of(path: BackendPath, file: TextFile) -> FileVersion:
+    """A file with this text; raises NotEncodable."""
+    return FileVersion(path=path, data=file.encoded(), file=file if file.decodes_as_it_is else None)
 
 
 class Editor:
@@ -400,7 +417,7 @@ def _new_version(content: str, old: FileVersion) -> tuple[FileVersion, list[str]
     kept = {"\r\n": "CRLF", "\r": "CR"}.get(file.line_end, "")
     notes = [f"its {kept} line ends were kept"] if kept and new.raw != content else []
     try:
-        return FileVersion(path=old.path, data=new.encoded()), notes
+        return _version_of(old.path, new), notes
     except NotEncodable as error:
         if file.encoding.name.startswith("utf-"):
             raise EditRefused(f"{old.path!r} was not written: {error}") from error

@@ -8,6 +8,7 @@ it.
 
 from __future__ import annotations
 
+import errno
 import os
 import posixpath
 import re
@@ -15,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from toolcrib.approval.paths import ASK_ANYWHERE, PROTECTED_ANYWHERE, SECRET_ANYWHERE
+from toolcrib.config.os_errors import remedy_for
 from toolcrib.config.paths import Home
 from toolcrib.core.context import ToolContext
 from toolcrib.core.environments import BackendPath, Environment, ExecutionTarget
@@ -200,4 +202,7 @@ def in_words(error: BaseException, path: str) -> str:
     if isinstance(error, IsADirectoryError):
         return "it is a folder"
     said = getattr(error, "strerror", None) or str(error).removeprefix(f"cannot use {path!r}: ")
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG):
+        # Without the path, which may be one of another machine.
+        return f"{said}; {remedy_for(OSError(error.errno, said))}"
     return said or type(error).__name__

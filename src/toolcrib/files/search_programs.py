@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -98,13 +99,12 @@ async def run_program(
     try:
         async with asyncio.timeout(max(0.0, seconds)):
             if stdin is not None:
-                await process.write(stdin)
+                with contextlib.suppress(BrokenPipeError):  # it ended early, and its result says why
+                    await process.write(stdin)
                 await process.close_input()
             await _first(process.wait(), output.is_full.wait())
     except TimeoutError:
         return output.result(in_time=False)
-    except BrokenPipeError:
-        pass  # it ended early, and its result says why
     finally:
         await process.abandon()
     return output.result(in_time=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, cast
 
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import ToolContext
 from toolcrib.core.types import Effect, JsonObject
 from toolcrib.files import editing, patching, search
-from toolcrib.files.reading import FileReader
+from toolcrib.files.file_types import DocumentKind
+from toolcrib.files.reading import FileReader, take_text
 from toolcrib.files.views import FileViews
 
 if TYPE_CHECKING:
@@ -29,6 +31,11 @@ class FileService:
 
     def read_effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
         return self._reader.effects(args, ctx)
+
+    async def document_text(self, kind: str, data: bytes) -> tuple[str, str]:
+        """The text of a document that another tool fetched, and a remark; raises DocumentFailed."""
+        found = await asyncio.to_thread(take_text, cast(DocumentKind, kind), data)
+        return found.text, found.note
 
     async def write(self, args: JsonObject, ctx: ToolContext) -> str:
         return await editing.write_file(args, ctx, self.views)

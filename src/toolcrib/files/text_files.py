@@ -100,6 +100,11 @@ class TextFile:
         windows = self.raw.count("\r\n")
         return "\r\n" if windows * 2 > self.raw.count("\n") else "\n"
 
+    @property
+    def decodes_as_it_is(self) -> bool:
+        """Whether decoding the encoded text gives this text again, and is not taken for a mark or for binary data."""
+        return self.encoding == UTF_8 and "\0" not in self.raw and not self.raw.startswith("\ufeff")
+
     def edited(self, edits: Sequence[Edit]) -> TextFile:
         """The file with edits of its `text`, which are in order and do not overlap."""
         windows = [match.start() for match in re.finditer("\r\n", self.raw)]

@@ -25,6 +25,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from toolcrib.config.files import OWNER_FILE, OWNER_FOLDER, make_folder
+from toolcrib.config.os_errors import ANOTHER_HOME, explain_os_error
+from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.process_identity import Identity, is_alive
 from toolcrib.processes.events import take_lock
 from toolcrib.processes.process import ProcessRecord
@@ -64,13 +66,14 @@ class Ledger:
         """Write the record of a process; `first` creates its folder."""
         folder = self.folder / record.id
         content = msgspec.json.encode(record)
-        if first:
-            self._make()
-            folder.mkdir(mode=OWNER_FOLDER)
-            # Nothing runs yet, so a partial entry after a crash is harmless.
-            _write(folder / META_FILE, content)
-        else:
-            _replace_file(folder / META_FILE, content)
+        with self._explained():
+            if first:
+                self._make()
+                folder.mkdir(mode=OWNER_FOLDER)
+                # Nothing runs yet, so a partial entry after a crash is harmless.
+                _write(folder / META_FILE, content)
+            else:
+                _replace_file(folder / META_FILE, content)
 
     def remove(self, process_id: str) -> None:
         """Delete a process and its output."""
@@ -78,12 +81,11 @@ class Ledger:
 
     def environment_opened(self, address: Mapping[str, str]) -> None:
         """Record an environment, so that the next start can end what runs in it if we cannot."""
-        self._make()
-        make_folder(self.folder / ENVIRONMENTS)
-        _replace_file(
-            self._environment_path(address),
-            msgspec.json.encode(EnvironmentEntry(address=dict(address), owner=self.owner)),
-        )
+        content = msgspec.json.encode(EnvironmentEntry(address=dict(address), owner=self.owner))
+        with self._explained():
+            self._make()
+            make_folder(self.folder / ENVIRONMENTS)
+            _replace_file(self._environment_path(address), content)
 
     def environment_closed(self, address: Mapping[str, str]) -> None:
         self._environment_path(address).unlink(missing_ok=True)
@@ -128,6 +130,14 @@ class Ledger:
         if not self._is_made:
             make_folder(self.folder)
             self._is_made = True
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            what = explain_os_error(error, "write to", self.folder, otherwise=ANOTHER_HOME)
+            raise EnvironmentFailed(f"toolcrib records what it starts, and that failed: {what}") from error
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

@@ -244,6 +244,8 @@ _ESCAPES = re.compile(
     r"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)"
     r"|[PX^_][^\x1b]{0,4096}\x1b\\|[ -/]{0,4}[0-~])"
 )
+# Nobody can read them, and in JSON each takes six characters.
+_UNREADABLE = dict.fromkeys((*range(9), 11, 12, *range(14, 32), 127), "\N{REPLACEMENT CHARACTER}")
 
 
 class WatchLimits(Struct, frozen=True, kw_only=True):
@@ -271,6 +273,11 @@ class WatchReport(Struct, frozen=True, kw_only=True):
 def strip_escapes(text: str) -> str:
     """The text without terminal control sequences."""
     return _ESCAPES.sub("", text) if "\x1b" in text else text
+
+
+def readable(text: str) -> str:
+    """The text as a model reads it: without control sequences, with the line ends of a file, otherwise unchanged."""
+    return strip_escapes(text).replace("\r\n", "\n").translate(_UNREADABLE)
 
 
 class LineMatcher:

@@ -228,10 +228,10 @@ class ProcessRegistry:
         return was_running
 
     async def kill_all(self, session_key: str | None = None, *, source: str = "kill_all") -> int:
-        """End all processes of a session (None: of all) together; returns how many were running."""
+        """End all processes of a session or task (None: of all) together; returns how many were running."""
         # One without an execution has ended, or is being recovered, and recovery decides about it.
         known = [one for one in (*self._processes.values(), *self._finished.values()) if one.execution is not None]
-        chosen = [one for one in known if session_key is None or one.record.session_key == session_key]
+        chosen = [one for one in known if session_key in (None, one.record.session_key, one.record.task_id)]
         outcomes = await asyncio.gather(*(self.kill(one, source=source) for one in chosen), return_exceptions=True)
         for tracked, outcome in zip(chosen, outcomes, strict=True):
             if isinstance(outcome, BaseException):

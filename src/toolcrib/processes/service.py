@@ -19,7 +19,7 @@ from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.core.types import JsonObject
 from toolcrib.processes.events import ProcessEvent
-from toolcrib.processes.output import strip_escapes
+from toolcrib.processes.output import readable
 from toolcrib.processes.process import InputRefused, TrackedProcess, UnknownProcess
 from toolcrib.processes.registry import ProcessRegistry
 
@@ -240,7 +240,7 @@ class ProcessService:
         return replace(event, fields=shown)
 
     def _readable(self, text: str) -> str:
-        return self._mask(strip_escapes(text).replace("\r\n", "\n"))
+        return self._mask(readable(text))
 
 
 def _input_hint(waits: bool) -> JsonObject:

@@ -30,6 +30,7 @@ from toolcrib.providers.streaming import (
     END_SECONDS,
     NO_KEY,
     REST_SECONDS,
+    UNFINISHED,
     ServerEvent,
     StreamingProvider,
     read_json,
@@ -94,15 +95,18 @@ class AnthropicAnswer:
             self._note(event.get("delta"))
             self._note({"usage": event.get("usage")})
         elif kind == "message_stop":
-            # Some servers give no stop reason.
-            self.stop_reason = self.stop_reason or "end_turn"
+            self.end()
         elif kind == "message":
             self._add_whole(event)
+
+    def end(self) -> None:
+        # Some servers give no stop reason.
+        self.stop_reason = self.stop_reason or "end_turn"
 
     def _add_whole(self, message: JsonObject) -> None:
         """Add a complete answer, from a server that ignores the request to stream."""
         self._note(message)
-        self.stop_reason = self.stop_reason or "end_turn"
+        self.end()
         content = message.get("content")
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
         for index, block in enumerate(blocks if isinstance(blocks, list) else ()):
@@ -202,7 +206,7 @@ class AnthropicAnswer:
         message = Message(
             role="assistant",
             content="".join(self._text),
-            tool_calls=tuple(call.finished() for call in self._calls),
+            tool_calls=tuple(self._finished(call) for call in self._calls),
             reasoning="".join(self._thoughts),
             provider_data=self._provider_data(provider),
         )
@@ -211,6 +215,11 @@ class AnthropicAnswer:
             stop = "tool_calls"
         model = self._model or self._asked_model
         return ModelResponse(message=message, usage=self._used(), stop=stop, model=model, provider=provider)
+
+    def _finished(self, call: _Call) -> RequestedCall:
+        reached_limit = _STOPS.get(self.stop_reason) == "length"
+        missing = UNFINISHED if reached_limit and call is self._calls[-1] else "{}"
+        return RequestedCall(id=call.id, name=call.name, arguments="".join(call.arguments) or missing)
 
     def _provider_data(self, provider: str) -> JsonObject | None:
         """The signed thinking blocks and their positions, to send back to the same model."""
@@ -244,9 +253,6 @@ class _Call:
         self.name = name
         self.arguments: list[str] = []
         self.given: Any = None
-
-    def finished(self) -> RequestedCall:
-        return RequestedCall(id=self.id, name=self.name, arguments="".join(self.arguments) or "{}")
 
 
 def _number(value: Any) -> int:
@@ -309,6 +315,7 @@ class AnthropicMessages(StreamingProvider["AsyncAnthropic"]):
 
     def _take(self, event: ServerEvent, answer: AnthropicAnswer) -> float | None:
         if event.data.startswith(END_MARK):
+            answer.end()
             return END_SECONDS
         found = read_json(event)
         answer.add(found)

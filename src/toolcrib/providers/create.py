@@ -59,15 +59,22 @@ __all__ = ["ModelChoice", "UnknownProvider", "create_auxiliary", "create_provide
 
 
 def create_provider(
-    settings: Settings, *, model: str = "", provider: str = "", base_url: str = "", render: Render | None = None
+    settings: Settings,
+    *,
+    model: str = "",
+    provider: str = "",
+    base_url: str = "",
+    api_key: str = "",
+    render: Render | None = None,
 ) -> tuple[Provider, str]:
     """The provider and the name of the model; `explain_choice` fills in what is not named.
 
     The provider retries temporary failures, leaves out tools that the server refuses, and falls back to other models
-    as configured. `render` renders tools in a fallback's dialect. This imports no SDK and opens no connection.
+    as configured. `api_key` replaces the provider's key from the environment. `render` renders tools in a fallback's
+    dialect. This imports no SDK and opens no connection.
     """
     choice = explain_choice(settings, model=model, provider=provider, base_url=base_url)
-    first = _opened(settings, choice, context_window=settings.model.context_window)
+    first = _opened(settings, choice, context_window=settings.model.context_window, api_key=api_key)
     others = [_fallback(settings, text) for text in settings.model.fallbacks]
     if not others:
         return first, choice.model
@@ -96,14 +103,14 @@ def _fallback(settings: Settings, text: str) -> OpenProvider:
     return open_it
 
 
-def _opened(settings: Settings, choice: ModelChoice, *, context_window: int = 0) -> Provider:
-    found = _bare(settings, choice, context_window)
+def _opened(settings: Settings, choice: ModelChoice, *, context_window: int = 0, api_key: str = "") -> Provider:
+    found = _bare(settings, choice, context_window, api_key)
     if settings.model.prices:
         found = PricedProvider(found, settings.model.prices)
     return ToolRejectionFilter(RetryingProvider(found, max_retries=settings.model.max_retries))
 
 
-def _bare(settings: Settings, choice: ModelChoice, context_window: int) -> Provider:
+def _bare(settings: Settings, choice: ModelChoice, context_window: int, api_key: str) -> Provider:
     # A process talks to one kind of provider, and all of them cost 30 ms to import.
     places = ConfiguredModels(settings)
     preset = places.find(choice.provider)
@@ -117,6 +124,7 @@ def _bare(settings: Settings, choice: ModelChoice, context_window: int) -> Provi
         return read_script(_script(choice))
     _check(preset, choice)
     variable, key = places.key(preset)
+    key = api_key or key
     if preset.needs_key and not key and choice.base_url == _own_address(preset):
         raise _missing_key(preset, variable)
     entry = settings.providers.get(choice.provider)

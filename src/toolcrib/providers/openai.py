@@ -29,6 +29,7 @@ from toolcrib.providers.streaming import (
     END_SECONDS,
     NO_KEY,
     REST_SECONDS,
+    UNFINISHED,
     ServerEvent,
     StreamingProvider,
     read_json,
@@ -165,11 +166,14 @@ class OpenAIAnswer:
         self.finish_reason = _text(choice, "finish_reason") or self.finish_reason
         self.is_over = self.is_over or bool(self.finish_reason)
 
+    def end(self) -> None:
+        self.is_over = True
+
     @property
     def is_usable(self) -> bool:
-        """Whether the server finished, or broke off so late that the answer is usable."""
-        if self.finish_reason:
-            return self.finish_reason != "error"
+        """Whether the server finished its answer. Some give no reason, only the end mark."""
+        if not self.is_over or self.finish_reason:
+            return self.is_over and self.finish_reason != "error"
         if self._calls:
             return all(call.name and is_json_object(call.arguments) for call in self._calls)
         return bool(self._text or self._images)
@@ -282,6 +286,8 @@ class OpenAIAnswer:
             call.id = self._unique("")
             self._emit(CallDelta(index=at, id=call.id))
         arguments = "{}" if call.arguments.strip() in ("", "null") else call.arguments
+        if not call.arguments.strip() and call is self._calls[-1] and self._reached_limit:
+            arguments = UNFINISHED
         return RequestedCall(id=call.id, name=call.name, arguments=arguments)
 
     def _content(self) -> str | tuple[Part, ...]:
@@ -301,6 +307,10 @@ class OpenAIAnswer:
         if signed:
             kept["calls"] = signed
         return {provider: kept} if kept else None
+
+    @property
+    def _reached_limit(self) -> bool:
+        return _STOPS.get(self.finish_reason.lower()) == "length"
 
     def _stop(self, calls: tuple[RequestedCall, ...]) -> StopReason:
         stop = "refused" if self._refused else _STOPS.get(self.finish_reason.lower(), "end")
@@ -455,7 +465,7 @@ class OpenAIChat(StreamingProvider["AsyncOpenAI"]):
 
     def _take(self, event: ServerEvent, answer: OpenAIAnswer) -> float | None:
         if event.data.startswith(END_MARK):
-            answer.is_over = True
+            answer.end()
             return END_SECONDS
         answer.add(read_json(event))
         return REST_SECONDS if answer.is_over else None

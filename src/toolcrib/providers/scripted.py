@@ -84,6 +84,8 @@ class ScriptedProvider:
         if step is None:
             raise ModelError(f"the script has ended: request {number} has no step; add one, or pass `otherwise`")
         if isinstance(step, BaseException):
+            if isinstance(step, ModelError) and step.partial_text:
+                emit(TextDelta(step.partial_text))
             raise step
         answer = step(request) if callable(step) else step
         response = says(answer) if isinstance(answer, str) else answer
@@ -129,6 +131,7 @@ class ScriptedStep(msgspec.Struct, forbid_unknown_fields=True):
     arguments: dict[str, Any] | str | None = None
     calls: list[ScriptedCall] = []
     fail: str = ""
+    """The request fails with this message, after streaming what there is to `say`."""
     kind: ModelErrorKind = "server"
     may_retry: bool = False
     retry_after_seconds: float | None = None
@@ -174,7 +177,11 @@ def _joined(steps: list[ScriptedStep]) -> Iterator[ScriptedStep]:
 def _played(step: ScriptedStep) -> ModelResponse | ModelError:
     if step.fail:
         return ModelError(
-            step.fail, kind=step.kind, may_retry=step.may_retry, retry_after_seconds=step.retry_after_seconds
+            step.fail,
+            kind=step.kind,
+            may_retry=step.may_retry,
+            retry_after_seconds=step.retry_after_seconds,
+            partial_text=step.say,
         )
     wanted = [ScriptedCall(step.call, step.arguments), *step.calls] if step.call else step.calls
     made = (call(one.call, one.arguments, id=one.id) for one in wanted)

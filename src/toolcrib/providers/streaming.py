@@ -190,6 +190,8 @@ CONNECT_TIMEOUT_SECONDS = 10.0
 NO_KEY = "none"
 # Ends a stream of chat completions, and of servers that added a second protocol.
 END_MARK = "[DONE]"
+UNFINISHED = "{"
+"""The arguments of a call that reached the output limit before they began: no object, so nothing runs it."""
 
 
 class StreamedAnswer(Protocol):
@@ -199,15 +201,19 @@ class StreamedAnswer(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """The server has reported the end."""
+        """The server has reported the end: by a reason, by its end mark, or because the body is one whole answer."""
         ...
 
     @property
     def is_usable(self) -> bool:
-        """The content so far can be shown."""
+        """The answer is over, and it is one: not an error, not a call that breaks off."""
         ...
 
     def add(self, event: Any) -> None: ...
+
+    def end(self) -> None:
+        """Note that nothing more follows, because the server sent its end mark or did not stream."""
+        ...
 
     def response(self, provider: str) -> ModelResponse: ...
 
@@ -258,9 +264,8 @@ class StreamingProvider(ABC, Generic[ClientT]):
                 secret=self._api_key,
             ) from failure
         if not answer.is_usable:
-            raise ModelError(
-                f"{self.name} broke off its answer without a reason; try again", kind="server", may_retry=True
-            )
+            # A dropped connection often looks like an orderly end, so only the server's own word counts.
+            raise ModelError(f"{self.name} broke off its answer; try again", kind="server", may_retry=True)
         return answer.response(self.name)
 
     async def close(self) -> None:
@@ -277,6 +282,7 @@ class StreamingProvider(ABC, Generic[ClientT]):
                 if whole and not answer.has_begun:
                     # The server ignored the request to stream.
                     answer.add(checked(json.loads(whole)))
+                    answer.end()
 
     @abstractmethod
     def _body(self, request: ModelRequest) -> bytes:

@@ -137,6 +137,9 @@ _NO_GLOBALS = _INSTANT_NAMES - {"os"}
 _LOOP_OPCODES = frozenset(number for name, number in opmap.items() if "BACKWARD" in name)
 
 
+_IN_PLACE = "toolcrib_runs_in_place"
+
+
 def only_reads_environment(check: CheckFn) -> bool:
     """Whether the function only calls `os.getenv` and `os.environ.get`: it cannot hang, so it needs no thread."""
     if type(check) is not FunctionType:
@@ -153,6 +156,12 @@ def only_reads_environment(check: CheckFn) -> bool:
         and not any(isinstance(constant, CodeType) for constant in code.co_consts)
         and _LOOP_OPCODES.isdisjoint(code.co_code[::2])
     )
+
+
+def runs_in_place(check: CheckFn) -> CheckFn:
+    """Declare that a check returns at once, so it needs no thread; for checks of built-in tools."""
+    setattr(check, _IN_PLACE, True)
+    return check
 
 
 CHECK_TIMEOUT_SECONDS = 1.0
@@ -219,7 +228,7 @@ class AvailabilityChecker:
     def _is_instant(self, check: CheckFn) -> bool:
         instant = self._instant.get(check)
         if instant is None:
-            instant = self._instant[check] = only_reads_environment(check)
+            instant = self._instant[check] = getattr(check, _IN_PLACE, False) is True or only_reads_environment(check)
         return instant
 
     def _still_hangs(self, check: CheckFn) -> bool:

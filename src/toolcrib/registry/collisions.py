@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from toolcrib.core.errors import PluginToolOverrideError
-from toolcrib.core.types import Handler, Source, ToolEntry
+from toolcrib.core.types import AGENT_LOOP_TOOLS, SEARCH_TOOLS, Handler, Source, ToolEntry
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +30,8 @@ BUILTIN_NAMESPACE = "toolcrib.tools"
 SOURCE_ATTRIBUTE = "__toolcrib_source__"
 # An unknown caller: it passed a registry method to a thread or a hook, and its handler does not identify it either.
 UNKNOWN = Source("code", "unknown")
+AGENT_STATE_TOOLS = AGENT_LOOP_TOOLS | SEARCH_TOOLS | {"clarify", "cronjob", "execute_code", "process"}
+"""Built-in tools that work on what a running agent holds: its plan, memory and tools, its processes, its user."""
 # The most wrappers to unwrap: an object may claim to wrap itself.
 MAX_LAYERS = 50
 
@@ -43,6 +45,8 @@ class LoadScope(msgspec.Struct):
     registered: list[str] = msgspec.field(default_factory=list)
     before: dict[str, ToolEntry | None] = msgspec.field(default_factory=dict)
     """The target's previous entry under each changed name, to undo the changes."""
+    replaced_builtins: list[str] = msgspec.field(default_factory=list)
+    """The built-in tools that it declares again without `override=True`."""
 
 
 _loading: ContextVar[LoadScope | None] = ContextVar("toolcrib_loading", default=None)
@@ -109,6 +113,11 @@ def set_override_consent(namespace: str, allowed: bool) -> None:
     _override_consent[namespace] = allowed
 
 
+def override_consents() -> dict[str, bool]:
+    """Who may replace tools from other sources, by namespace; a copy, because only the operator may change it."""
+    return dict(_override_consent)
+
+
 def refusal(existing: ToolEntry, new: ToolEntry, override: bool) -> str:
     """Why the new entry may not take the name, or "" if it may. Raises if a plugin overrides a tool without consent."""
     both_mcp = existing.toolset.startswith("mcp-") and new.toolset.startswith("mcp-")
@@ -122,7 +131,13 @@ def refusal(existing: ToolEntry, new: ToolEntry, override: bool) -> str:
         logger.info("tool %r from %s (toolset %r) is replaced by %s (toolset %r)",
                     new.name, existing.source, existing.toolset, new.source, new.toolset)  # fmt: skip
         return ""
-    if existing.toolset == new.toolset and not foreign_plugin:
+    same_toolset = existing.toolset == new.toolset
+    if same_toolset and existing.is_ours and new.source.kind == "user" and new.name in AGENT_STATE_TOOLS:
+        return (
+            f"tool {new.name!r} ({new.source}) was refused: the built-in tool works on the state of the running agent, "
+            "which a tool file does not receive; delete it there, or pass override=True to replace it on purpose"
+        )
+    if same_toolset and not foreign_plugin:
         return ""
     return (
         f"tool {new.name!r} (toolset {new.toolset!r}, {new.source}) was refused: "
@@ -137,6 +152,13 @@ def require_removal_allowed(entry: ToolEntry, caller: Source) -> None:
         return
     if _needs_consent(caller, entry):
         raise _without_consent("remove", entry, caller)
+
+
+def require_change_allowed(entry: ToolEntry) -> None:
+    """Raises if a plugin changes another source's tool in place without the operator's consent."""
+    caller = source_of_caller(current_loading())
+    if caller.kind == "plugin" and not caller.may_override and _needs_consent(caller, entry):
+        raise _without_consent("change", entry, caller)
 
 
 def _needs_consent(acting: Source, entry: ToolEntry) -> bool:

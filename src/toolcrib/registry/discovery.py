@@ -15,33 +15,26 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from types import ModuleType
 
 import msgspec
 
 import toolcrib.registry.compat_imports as compat_imports
+from toolcrib.config.os_errors import ANOTHER_HOME, explain_os_error
 from toolcrib.core.attempt import attempt_everything
 from toolcrib.core.types import Source
 from toolcrib.registry.collisions import BUILTIN_NAMESPACE, SOURCE_ATTRIBUTE
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.install_guard import refusing_installs
+from toolcrib.registry.reference_internals import explain_missing_module, explain_missing_name, missing_internals
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.registry.results import message_of
 
 logger = logging.getLogger(__name__)
 
 NOT_TOOL_FILES = frozenset({"__init__.py", "registry.py", "mcp_tool.py"})
-HERMES_PACKAGES = {
-    "croniter": "croniter",
-    "jinja2": "jinja2",
-    "psutil": "psutil",
-    "tenacity": "tenacity",
-    "websockets": "websockets",
-    "yaml": "PyYAML",
-}
-"""What the extra `hermes` installs, by import name: packages that files written for Hermes Agent take for granted."""
 # Increase this when the rule for what declares a tool changes, to invalidate cached verdicts.
 SCAN_RULE = 1
 
@@ -102,9 +95,15 @@ def declares_tools(path: Path) -> bool:
     if path.exists() and not path.is_file():
         return False
     try:
-        tree = ast.parse(path.read_bytes(), filename=str(path))
+        return _declares_tools(path.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return True
+
+
+# Further runtimes of a process with other homes, and other scan caches, find the same files.
+@lru_cache(maxsize=64)
+def _declares_tools(source: bytes) -> bool:
+    tree = ast.parse(source)
     names = _names_of_the_decorator(tree)
     return any(_is_register_call(node) or _is_decorated(node, names) for node in tree.body)
 
@@ -167,7 +166,11 @@ def load_builtin_tools(cache: ScanCache | None = None) -> list[LoadedFile]:
 
 def load_tool_folder(folder: Path, registry: ToolRegistry, cache: ScanCache | None = None) -> list[LoadedFile]:
     """Imports a user's tool files; their tools go to `registry`."""
-    return [load_tool_file(path, registry) for path in tool_files(folder, cache or ScanCache())]
+    try:
+        files = tool_files(folder, cache or ScanCache())
+    except OSError as error:
+        return [LoadedFile(folder, folder.name, [], explain_os_error(error, "read", otherwise=ANOTHER_HOME))]
+    return [load_tool_file(path, registry) for path in files]
 
 
 def load_tool_file(path: Path, registry: ToolRegistry) -> LoadedFile:
@@ -223,24 +226,36 @@ def _load(
             registry.take_back(loading)
             refused = installs.attempts[-1].sentence() if installs.attempts else ""
             problem = refused or explain_import_error(error)
+        elif loading.replaced_builtins:
+            problem = _why_set_aside(path, loading.replaced_builtins)
+            if problem:
+                registry.take_back(loading)
+        if problem:
             logger.warning("skipped tool file %s: %s", path, problem)
         elif installs.attempts:
             logger.warning("tool file %s: %s", path, installs.attempts[-1].sentence())
     return LoadedFile(path, name, [] if problem else list(dict.fromkeys(loading.registered)), problem)
 
 
+def _why_set_aside(path: Path, replaced: list[str]) -> str:
+    """Why a file may not replace built-in tools: it needs what only the reference system has; "" if it may."""
+    missing = missing_internals(path)
+    if not missing:
+        return ""
+    names = ", ".join(map(repr, missing[:3])) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+    tools = ", ".join(map(repr, dict.fromkeys(replaced)))
+    return (
+        f"it would replace the built-in {tools}, but it needs {names}, which Hermes Agent has and toolcrib does not "
+        "provide; the built-in stays, so you can delete the file"
+    )
+
+
 def explain_import_error(error: BaseException) -> str:
     """Why a file could not be imported, and what to do about it."""
     if isinstance(error, ModuleNotFoundError) and error.name:
-        package, _, module = error.name.partition(".")
-        if package in ("tools", compat_imports.USER_TOOLS_NAMESPACE) and module:
-            return f"it imports {error.name!r}, which does not exist; put {module.split('.')[0]}.py beside it"
-        if package in HERMES_PACKAGES:
-            return (
-                f"it needs the package {HERMES_PACKAGES[package]!r}, which Hermes Agent brings with it; "
-                "run `pip install 'toolcrib[hermes]'` and start again"
-            )
-        return f"it needs the package {package!r}, which is not installed; install it and start again"
+        return explain_missing_module(error.name)
+    if isinstance(error, ImportError) and (missing := explain_missing_name(error)):
+        return missing
     if isinstance(error, SyntaxError):
         where = "" if error.lineno is None else f"line {error.lineno}: "
         return f"{where}{error.msg}; correct the file and save it"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any, cast
@@ -35,50 +35,7 @@ from toolcrib.core.types import (
 from toolcrib.registry.availability import AVAILABLE, Availability, AvailabilityChecker, with_remedy
 from toolcrib.registry.collisions import LoadScope, current_loading, loading_scope
 from toolcrib.registry.entries import make_entry
-
-
-class ToolTable(dict[str, ToolEntry]):
-    """A plain dict for readers; `version` grows after every change, so caches can detect it."""
-
-    version = 0
-
-    def __setitem__(self, name: str, entry: ToolEntry) -> None:
-        super().__setitem__(name, entry)
-        self.version += 1
-
-    def __delitem__(self, name: str) -> None:
-        super().__delitem__(name)
-        self.version += 1
-
-    def __ior__(self, other: Any) -> ToolTable:  # type: ignore[override, misc]
-        self.update(other)
-        return self
-
-    def clear(self) -> None:
-        super().clear()
-        self.version += 1
-
-    def pop(self, *arguments: Any) -> Any:
-        try:
-            return super().pop(*arguments)
-        finally:
-            self.version += 1
-
-    def popitem(self) -> tuple[str, ToolEntry]:
-        try:
-            return super().popitem()
-        finally:
-            self.version += 1
-
-    def setdefault(self, *arguments: Any) -> Any:
-        try:
-            return super().setdefault(*arguments)
-        finally:
-            self.version += 1
-
-    def update(self, *arguments: Any, **entries: ToolEntry) -> None:
-        super().update(*arguments, **entries)
-        self.version += 1
+from toolcrib.registry.tool_table import ToolTable
 
 
 class RegistrySnapshot(msgspec.Struct, frozen=True):
@@ -101,6 +58,7 @@ class RegistrySnapshot(msgspec.Struct, frozen=True):
 
 logger = logging.getLogger(__name__)
 
+_lookup: Callable[[ToolTable, str], ToolEntry | None] = dict.get
 DEFAULT_EMOJI = "⚡"
 DEFAULT_MAX_RESULT_CHARS = 100_000
 
@@ -113,7 +71,7 @@ class ToolRegistry:
         self.availability = AvailabilityChecker()
         self.rejections: list[str] = []
         """Rejected registrations, as sentences for `toolcrib doctor`."""
-        self._tools = ToolTable()
+        self._table = ToolTable()
         self._hidden: set[str] = set()
         self._toolset_checks: dict[str, CheckFn] = {}
         self._toolset_aliases: dict[str, str] = {}
@@ -180,7 +138,7 @@ class ToolRegistry:
             if entry is None:
                 return
             collisions.require_removal_allowed(entry, collisions.source_of_caller(loading))
-            own = target._tools.get(name)
+            own = target._table.read(name)
             if loading is not None and loading.target is target:
                 loading.before.setdefault(name, own)
             target._put(name, None)
@@ -191,7 +149,7 @@ class ToolRegistry:
         """Undo the registrations and removals of `loading`, except for names that another source took since then."""
         with self._lock:
             for name, before in loading.before.items():
-                now = self._tools.get(name)
+                now = self._table.read(name)
                 if now is None or now.source == loading.source:
                     self._put(name, before)
 
@@ -253,11 +211,12 @@ class ToolRegistry:
     @property
     def generation(self) -> int:
         """Grows with every change that readers could notice, including changes to the parent."""
-        own = self._generation + self._tools.version
+        own = self._generation + self._table.version
         return own if self.parent is None else own + self.parent.generation
 
     def get_entry(self, name: str) -> ToolEntry | None:
-        entry = self._tools.get(name)
+        # On the path of every call: without a Python frame for the lookup.
+        entry = _lookup(self._table, name)
         if entry is None and self.parent is not None and name not in self._hidden:
             return self.parent.get_entry(name)
         return entry
@@ -389,6 +348,31 @@ class ToolRegistry:
         unavailable = [{"name": one, "env_vars": self._variables(one), "tools": names(one)} for one in missing]
         return [toolset for toolset, available in states.items() if available], unavailable
 
+    # Names that callers of the reference system use
+
+    @property
+    def _tools(self) -> ToolTable:
+        """The tools by name; the handler of an entry that is read from here can be replaced."""
+        return self._table
+
+    @_tools.setter
+    def _tools(self, content: Mapping[str, ToolEntry]) -> None:
+        with self._lock:
+            # The new table counts its changes from zero, and the generation must not go back.
+            self._generation += 1 + self._table.version
+            self._table = content if isinstance(content, ToolTable) else ToolTable(content)
+
+    @property
+    def _plugin_override_policy(self) -> dict[str, bool]:
+        return collisions.override_consents()
+
+    def _snapshot_state(self) -> tuple[list[ToolEntry], dict[str, CheckFn]]:
+        return self._snapshot_entries(), dict(self._toolset_checks)
+
+    def register_plugin_override_policy(self, namespace: str, allowed: bool) -> None:
+        """Say whether the plugin in `namespace` (`hermes_plugins.NAME`) may replace tools from other sources."""
+        collisions.set_override_consent(namespace, allowed)
+
     # Inside
 
     def _stands_on(self, other: ToolRegistry) -> bool:
@@ -396,7 +380,7 @@ class ToolRegistry:
 
     def _snapshot_entries(self) -> list[ToolEntry]:
         with self._lock:
-            own, hidden = dict(self._tools), set(self._hidden)
+            own, hidden = dict(self._table), set(self._hidden)
         if self.parent is None:
             return list(own.values())
         below = self.parent._snapshot_entries()
@@ -425,20 +409,22 @@ class ToolRegistry:
                 self._reject(refusal)
                 return
             if loading is not None and loading.target is self:
-                loading.before.setdefault(entry.name, self._tools.get(entry.name))
+                loading.before.setdefault(entry.name, self._table.read(entry.name))
                 loading.registered.append(entry.name)
+                if existing is not None and existing.is_ours and not entry.is_ours and not override:
+                    loading.replaced_builtins.append(entry.name)
             self._put(entry.name, entry)
             if entry.check_fn is not None:
                 self._toolset_checks.setdefault(entry.toolset, entry.check_fn)
 
     def _put(self, name: str, entry: ToolEntry | None) -> None:
         """Set or remove the entry for a name; a toolset without tools loses its check and aliases."""
-        before = self._tools.get(name)
+        before = self._table.read(name)
         self._hidden.discard(name)
         if entry is not None:
-            self._tools[name] = entry
+            self._table[name] = entry
         elif before is not None:
-            del self._tools[name]
+            del self._table[name]
         if before is not None and not self._has_tools_in(before.toolset, first=entry):
             self._toolset_checks.pop(before.toolset, None)
             for alias in [a for a, toolset in self._toolset_aliases.items() if toolset == before.toolset]:
@@ -448,7 +434,7 @@ class ToolRegistry:
     def _has_tools_in(self, toolset: str, first: ToolEntry | None) -> bool:
         if first is not None and first.toolset == toolset:
             return True
-        if any(entry.toolset == toolset for entry in self._tools.values()):
+        if any(entry.toolset == toolset for entry in self._table.frozen()):
             return True
         return self.parent is not None and toolset in self.parent._view().by_toolset
 

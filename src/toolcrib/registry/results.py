@@ -28,9 +28,9 @@ MAX_PASSES = 5
 _NO_FRAMING_CHARS = str.maketrans("", "", "<>[]`~")
 
 
-def tool_result(data: Any = None, **fields: Any) -> str:
+def tool_result(data: Any = None, **kwargs: Any) -> str:
     """The JSON text of a result: `data` unchanged, or an object of the keyword arguments."""
-    return json.dumps(fields if data is None else data, ensure_ascii=False)
+    return json.dumps(kwargs if data is None else data, ensure_ascii=False)
 
 
 def tool_error(message: Any, **extra: Any) -> str:
@@ -110,10 +110,13 @@ def without_marks(text: str) -> str:
     return re.sub(r"<(?=/?untrusted_tool_result\b)", "&lt;", text, flags=re.IGNORECASE)
 
 
+ERROR_WITHIN_CHARS = 400
+
+
 def error_in(text: str) -> str:
     """The message of a `{"error": …}` text, or "" if the text is not an error."""
     # Check only the start, because this runs for every result.
-    if not text.startswith("{") or '"error"' not in text[:400]:
+    if text[:1] != "{" or text.find('"error"', 0, ERROR_WITHIN_CHARS) < 0:
         return ""
     try:
         value = json.loads(text)

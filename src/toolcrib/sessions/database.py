@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 from msgspec import Struct
 
-from toolcrib.config.files import OWNER_FILE, make_folder
+from toolcrib.config.files import OWNER_FILE, make_folder, why_unwritable
+from toolcrib.config.os_errors import ANOTHER_HOME, explain_os_error
 from toolcrib.core.errors import SessionError, ToolcribError
 
 INDEXED_CHARS = 16_000
@@ -143,19 +145,22 @@ STEPS: tuple[Migration, ...] = (TABLES, SEARCH)
 
 
 def migrate(
-    connection: sqlite3.Connection, name: str, keep_copy: Callable[[int], None], steps: Sequence[Migration]
+    connection: sqlite3.Connection,
+    name: str,
+    keep_copy: Callable[[int], None],
+    steps: Sequence[Migration],
+    error: type[ToolcribError] = SessionError,
 ) -> None:
     """Bring a database to the version that `steps` lead to: all of them or none.
 
     `keep_copy` is called with the file's version before the first destructive step; it copies the file unchanged,
     because nothing is committed by then.
     """
-    if _version(connection, name, len(steps)) == len(steps):
+    if _version(connection) == len(steps):
         return
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        # Another process may have migrated it since.
-        version = _version(connection, name, len(steps))
+    with _transaction(connection, "BEGIN IMMEDIATE"):
+        # Read inside the transaction: another process may have migrated the file since.
+        version = _checked_version(connection, name, len(steps), error)
         missing = steps[version:]
         if any(step.destructive for step in missing):
             keep_copy(version)
@@ -163,25 +168,49 @@ def migrate(
             for statement in step.statements:
                 connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {len(steps)}")
-        connection.execute("COMMIT")
-    finally:
-        # Committing ends the transaction, so this is reached with an open one only after an error.
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
 
 
-def _version(connection: sqlite3.Connection, name: str, latest: int) -> int:
-    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+def check_is_ours(
+    connection: sqlite3.Connection, name: str, steps: Sequence[Migration], error: type[ToolcribError] = SessionError
+) -> None:
+    """Raise an error for a database of a newer toolcrib or of another program; changes nothing."""
+    if _version(connection) != len(steps):
+        with _transaction(connection, "BEGIN"):
+            _checked_version(connection, name, len(steps), error)
+
+
+def _checked_version(connection: sqlite3.Connection, name: str, latest: int, error: type[ToolcribError]) -> int:
+    """The version; only inside a transaction, because a process that creates the tables changes both at once."""
+    version = _version(connection)
     if version > latest:
-        raise SessionError(
+        raise error(
             f"the database {name!r} was written by a newer toolcrib (schema version {version}; this toolcrib "
             f"supports {latest}); update toolcrib, or set TOOLCRIB_HOME to another folder"
         )
-    if version == 0 and connection.execute("SELECT 1 FROM sqlite_master").fetchone():
-        raise SessionError(
-            f"{name!r} is a database, but not toolcrib's; move it away, or set TOOLCRIB_HOME to another folder"
-        )
+    if version == 0 and has_tables(connection):
+        raise error(f"{name!r} is a database, but not toolcrib's; move it away, or set TOOLCRIB_HOME to another folder")
     return version
+
+
+def has_tables(connection: sqlite3.Connection) -> bool:
+    return connection.execute("SELECT 1 FROM sqlite_master").fetchone() is not None
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return version
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
+    connection.execute(begin)
+    try:
+        yield
+        connection.execute("COMMIT")
+    finally:
+        # Committing ends the transaction, and so does a full disk.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
 
 
 BUSY_SECONDS = 15.0
@@ -192,6 +221,13 @@ STATEMENTS_KEPT = 256
 SEARCH_CACHE_KIB = 32_768
 
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+UNWRITABLE = (
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_FULL,
+)
 
 
 class Database:
@@ -216,9 +252,11 @@ class Database:
         self._search_lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._search_connection: sqlite3.Connection | None = None
+        self._read_only_connection: sqlite3.Connection | None = None
         self._abandoned: list[sqlite3.Connection] = []
-        self._pid = 0
+        self._pid = os.getpid()
         self._closed = False
+        self.busy_seconds = BUSY_SECONDS
 
     @property
     def exists(self) -> bool:
@@ -233,23 +271,17 @@ class Database:
             if durable:
                 connection.execute("PRAGMA synchronous = FULL")
             try:
-                connection.execute("BEGIN IMMEDIATE")
-                try:
+                with _transaction(connection, "BEGIN IMMEDIATE"):
                     yield connection
-                    connection.execute("COMMIT")
-                finally:
-                    # Committing ends the transaction, and so does a full disk.
-                    if connection.in_transaction:
-                        connection.execute("ROLLBACK")
             finally:
                 if durable:
                     connection.execute("PRAGMA synchronous = NORMAL")
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
-        """The connection, for single statements that change nothing."""
+        """The connection, for single statements that change nothing. Works on a full or read-only disk, too."""
         with self._lock, self._translate_errors():
-            yield self._open()
+            yield self._open_to_read()
 
     @contextmanager
     def search(self) -> Iterator[sqlite3.Connection]:
@@ -259,8 +291,11 @@ class Database:
                 yield connection
             return
         with self._lock, self._translate_errors():
-            self._open()
+            connection = self._open_to_read()
         with self._search_lock, self._translate_errors():
+            if connection is self._read_only_connection:
+                yield connection
+                return
             if self._search_connection is None:
                 self._search_connection = self._connect(self.path)
                 self._search_connection.execute("PRAGMA query_only = ON")
@@ -272,29 +307,59 @@ class Database:
         with self._search_lock, self._lock:
             self._closed = True
             if self._pid == os.getpid():
-                for connection in (self._search_connection, self._connection):
-                    if connection is not None:
-                        connection.close()
-            self._connection = self._search_connection = None
+                for connection in self._connections():
+                    connection.close()
+            self._connection = self._search_connection = self._read_only_connection = None
+
+    def _connections(self) -> list[sqlite3.Connection]:
+        opened = (self._search_connection, self._read_only_connection, self._connection)
+        return [connection for connection in opened if connection is not None]
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is not None and self._pid == os.getpid():
             return self._connection
         if self._closed:
             raise self._error(f"the {self._what} {self.name!r} is closed; open it again")
-        if self._connection is not None:
+        if self._pid != os.getpid():
             # A forked child must neither use nor close its parent's connections.
-            self._abandoned += [one for one in (self._connection, self._search_connection) if one is not None]
-            self._connection = self._search_connection = None
+            self._abandoned += self._connections()
+            self._connection = self._search_connection = self._read_only_connection = None
+            self._pid = os.getpid()
         connection = self._open_memory() if self.path is None else self._open_file(self.path)
-        self._connection, self._pid = connection, os.getpid()
+        self._connection = connection
+        return connection
+
+    def _open_to_read(self) -> sqlite3.Connection:
+        """The usual connection; where the file cannot be written, one that only reads what is there."""
+        try:
+            return self._open()
+        except (ToolcribError, sqlite3.Error) as error:
+            if self.path is None or not _is_unwritable(error) or not os.access(self.path, os.R_OK):
+                raise
+            if self._read_only_connection is None:
+                self._read_only_connection = self._open_unwritable(self.path)
+            if self._read_only_connection is None:
+                raise
+            return self._read_only_connection
+
+    def _open_unwritable(self, path: Path) -> sqlite3.Connection | None:
+        """A connection that writes nothing, not even beside the file; None if the file is of another version."""
+        log = path.with_name(f"{path.name}-wal")
+        # An empty log holds nothing that the file lacks.
+        mode = "mode=ro" if log.exists() and log.stat().st_size else "immutable=1"
+        connection = self._connect(f"file:{quote(str(path))}?{mode}")
+        with ExitStack() as on_error:
+            on_error.callback(connection.close)
+            if _version(connection) != len(self._steps):
+                return None
+            on_error.pop_all()
         return connection
 
     def _open_memory(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
             ":memory:", isolation_level=None, check_same_thread=False, cached_statements=STATEMENTS_KEPT
         )
-        migrate(connection, self.name, self.keep_copy, self._steps)
+        migrate(connection, self.name, self.keep_copy, self._steps, self._error)
         return connection
 
     def _open_file(self, path: Path) -> sqlite3.Connection:
@@ -302,24 +367,26 @@ class Database:
             make_folder(path.parent)
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, OWNER_FILE))
         except OSError as error:
-            raise self._error(
-                f"cannot open the {self._what} {self.name!r} ({error.strerror or error}); check that the folder "
-                "and the file can be written, or set TOOLCRIB_HOME to another folder"
-            ) from error
+            message = explain_os_error(error, f"open the {self._what}", path, otherwise=ANOTHER_HOME)
+            raise self._error(message) from error
         connection = self._connect(path)
         with ExitStack() as on_error:
             on_error.callback(connection.close)
-            _use_wal(connection)
+            # Before anything is written: switching a foreign database to write-ahead logging would change it.
+            check_is_ours(connection, self.name, self._steps, self._error)
+            _use_wal(connection, self.busy_seconds)
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
-            migrate(connection, self.name, self.keep_copy, self._steps)
+            migrate(connection, self.name, self.keep_copy, self._steps, self._error)
             on_error.pop_all()
         return connection
 
-    def _connect(self, path: Path) -> sqlite3.Connection:
+    def _connect(self, path: Path | str) -> sqlite3.Connection:
+        """A new connection to a file, or to a URI of SQLite."""
         return sqlite3.connect(
             path,
-            timeout=BUSY_SECONDS,
+            uri=isinstance(path, str),
+            timeout=self.busy_seconds,
             isolation_level=None,
             check_same_thread=False,
             cached_statements=STATEMENTS_KEPT,
@@ -359,6 +426,10 @@ class Database:
                 f"the {self._what} {name!r} is damaged ({error}); nothing was changed. Move it away with "
                 f"`mv {name} {aside}` to start with an empty one, or try `sqlite3 {name} .recover` on a copy"
             )
+        # SQLite does not pass on what the system said, so ask the system again.
+        problem = why_unwritable(self.path.parent) if code in UNWRITABLE and self.path is not None else None
+        if problem is not None:
+            return explain_os_error(problem, "write to", name, otherwise=ANOTHER_HOME)
         if code == sqlite3.SQLITE_FULL:
             return f"the disk is full, so nothing was written to {name!r}; make room and try again"
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
@@ -366,16 +437,22 @@ class Database:
                 f"cannot write to {name!r} ({error}); check who owns the file and its folder, and that it is writable"
             )
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            waited = f"{BUSY_SECONDS:.0f} seconds"
+            waited = f"{self.busy_seconds:.0f} seconds"
             return f"another process has been writing to {name!r} for {waited}; try again when it has finished"
         if code == sqlite3.SQLITE_IOERR:
             return f"cannot read or write {name!r} ({error}); check the disk and its free space"
         return f"cannot use the {self._what} {name!r} ({error}); run `toolcrib doctor`"
 
 
-def _use_wal(connection: sqlite3.Connection) -> None:
+def _is_unwritable(error: ToolcribError | sqlite3.Error) -> bool:
+    if isinstance(error, sqlite3.Error):
+        return getattr(error, "sqlite_errorcode", 0) & 0xFF in UNWRITABLE
+    return isinstance(error.__cause__, OSError)
+
+
+def _use_wal(connection: sqlite3.Connection, busy_seconds: float) -> None:
     """Switch to write-ahead logging, which is stored in the file."""
-    deadline = time.monotonic() + BUSY_SECONDS
+    deadline = time.monotonic() + busy_seconds
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL").fetchall()

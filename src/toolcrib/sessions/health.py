@@ -12,7 +12,8 @@ from urllib.parse import quote
 
 from msgspec import Struct, field
 
-from toolcrib.sessions.database import STEPS
+from toolcrib.config.os_errors import ANOTHER_HOME, reason_of, remedy_for
+from toolcrib.sessions.database import STEPS, has_tables
 from toolcrib.sessions.recorder import is_alive
 
 CHECK_SECONDS = 2.0
@@ -35,6 +36,8 @@ class DatabaseHealth(Struct, frozen=True, kw_only=True):
     """The check covered the whole file; it gives up on a very large one after a moment."""
     problem: str = ""
     """What is wrong, as a sentence without a remedy; empty if nothing is."""
+    remedy: str = ""
+    """What to do about it, if the file itself is not to blame."""
 
 
 def examine_database(path: Path, *, check_seconds: float = CHECK_SECONDS) -> DatabaseHealth:
@@ -45,25 +48,39 @@ def examine_database(path: Path, *, check_seconds: float = CHECK_SECONDS) -> Dat
         if not path.exists():
             return DatabaseHealth(path=path, exists=False)
         size = sum(part.stat().st_size for part in (path, log) if part.exists())
-        # Without a log beside it, open the file as immutable, so that reading leaves no log behind.
-        address = f"file:{quote(str(path))}?{'mode=ro' if log.exists() else 'immutable=1'}"
-        with contextlib.closing(
-            sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
-        ) as connection:
-            return _examined(connection, path, size, check_seconds)
-    except (sqlite3.Error, OSError) as error:
+        if not log.exists():
+            # Opened as immutable, so that reading leaves no log behind.
+            health = _examined(path, "immutable=1", size, check_seconds)
+            # A process that writes for the first time creates the log; the file changes while we read it.
+            if not (health.problem and log.exists()):
+                return health
+        return _examined(path, "mode=ro", size, check_seconds)
+    except sqlite3.Error as error:
         problem = f"cannot read the session database {str(path)!r} ({error})"
         return DatabaseHealth(path=path, exists=True, size_bytes=size, problem=problem)
+    except OSError as error:
+        problem = f"cannot read the session database {str(path)!r} ({reason_of(error)})"
+        remedy = remedy_for(error, path, otherwise=ANOTHER_HOME)
+        return DatabaseHealth(path=path, exists=True, size_bytes=size, problem=problem, remedy=remedy)
 
 
-def _examined(connection: sqlite3.Connection, path: Path, size: int, check_seconds: float) -> DatabaseHealth:
+def _examined(path: Path, mode: str, size: int, check_seconds: float) -> DatabaseHealth:
+    address = f"file:{quote(str(path))}?{mode}"
+    with contextlib.closing(
+        sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+    ) as connection:
+        # One transaction: a process that creates the tables between two reads would make them look foreign.
+        connection.execute("BEGIN")
+        return _read_health(connection, path, size, check_seconds)
+
+
+def _read_health(connection: sqlite3.Connection, path: Path, size: int, check_seconds: float) -> DatabaseHealth:
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > len(STEPS):
         problem = f"the session database {str(path)!r} was written by a newer toolcrib"
         return DatabaseHealth(path=path, exists=True, size_bytes=size, problem=problem)
     if version == 0:
-        is_foreign = connection.execute("SELECT 1 FROM sqlite_master").fetchone() is not None
-        problem = f"{str(path)!r} is a database, but not toolcrib's" if is_foreign else ""
+        problem = f"{str(path)!r} is a database, but not toolcrib's" if has_tables(connection) else ""
         return DatabaseHealth(path=path, exists=True, size_bytes=size, is_checked=True, problem=problem)
     sessions, messages = connection.execute("SELECT count(*), total(message_count) FROM sessions").fetchone()
     found = _quick_check(connection, check_seconds)

@@ -9,13 +9,11 @@ from toolcrib.approval.calls import ProgramCall
 from toolcrib.core.environments import OrphanedProcess
 from toolcrib.core.types import JsonObject
 from toolcrib.environments.foreground import ForegroundResult
-from toolcrib.processes.output import strip_escapes
+from toolcrib.processes.output import readable
 from toolcrib.processes.process import ProcessRecord
 from toolcrib.terminal.call import TerminalCall
 
 Mask = Callable[[str], str]
-# Nobody can read them, and each would take six characters of the answer.
-CONTROL_CHARACTERS = dict.fromkeys((*range(9), 11, 12, *range(14, 32), 127), "�")
 
 WANTS_INPUT = re.compile(
     r"EOFError: EOF when reading|end of file on standard input|a terminal is required|no tty present"
@@ -86,7 +84,8 @@ def waiting(result: ForegroundResult, record: ProcessRecord, mask: Mask) -> Json
         "session_id": record.id,
         "hint": (
             f"it waits for input and goes on in the background as {record.id}: "
-            f"process(action='submit', session_id='{record.id}', data='…') answers it, action='kill' ends it"
+            f"process(action='submit', session_id='{record.id}', data='…') types a line, action='write' sends keys as "
+            "they are (data='q' ends a pager), action='kill' ends it"
         ),
     }
 
@@ -114,7 +113,8 @@ def failed(message: str) -> JsonObject:
 
 
 def _readable(text: str, mask: Mask) -> str:
-    text = strip_escapes(text).replace("\r\n", "\n").translate(CONTROL_CHARACTERS).strip()
+    # Leading blanks are part of the output (the indentation of a file's line); only the newlines at its end are not.
+    text = readable(text).rstrip("\n")
     return mask(text) if text else ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 import os
@@ -32,7 +33,7 @@ from toolcrib.environments.specs import ON_THIS_MACHINE, is_self_contained
 from toolcrib.processes.process import AdoptedCommand
 from toolcrib.processes.recovery import RecoveryReport, recover
 from toolcrib.processes.registry import ProcessRegistry
-from toolcrib.processes.service import ProcessService, session_key_of
+from toolcrib.processes.service import DEFAULT_SESSION, ProcessService, session_key_of
 from toolcrib.service_loop import ServiceLoop
 from toolcrib.terminal import results
 from toolcrib.terminal.call import TerminalCall, read_call
@@ -178,9 +179,9 @@ class TerminalService:
         """Run a coroutine of one of the parts where they live, from synchronous code."""
         return self.loop.run_sync(coroutine)
 
-    def environment_of(self, session_key: str) -> Environment | None:
-        """The open environment of a session, if there is one."""
-        return self._on_loop().environment_of(session_key)
+    def environment_of(self, key: str) -> Environment | None:
+        """The open environment of a session or task, if there is one."""
+        return self._on_loop().environment_of(key)
 
     def set_override(self, task: str, overrides: Mapping[str, str]) -> None:
         self._on_loop().pool.set_override(task, overrides)
@@ -367,14 +368,17 @@ class _LoopState:
             self._settings,
             self.pool.override_of(task_id),
             session=session_key,
+            task="" if task_id in (session_key, DEFAULT_SESSION) else task_id,
             workspace=Path(workspace) if workspace else self._options.workspace,
             environ=self._options.environ(),
         )
 
-    def environment_of(self, session_key: str) -> Environment | None:
+    def environment_of(self, key: str) -> Environment | None:
         # Those that serve something else, such as scripts, have no shell that anybody talks to.
-        usual = (entry for entry in self.pool.entries() if "for" not in dict(entry.spec.options))
-        entries = (entry for entry in usual if entry.spec.session == session_key)
+        usual = [entry for entry in self.pool.entries() if "for" not in dict(entry.spec.options)]
+        own = (entry for entry in usual if entry.spec.session == key and not entry.spec.task)
+        of_task = (entry for entry in usual if entry.spec.task == key)
+        entries = itertools.chain(own, of_task)
         return next((entry.environment for entry in entries if entry.environment is not None), None)
 
     def _create(self, spec: EnvironmentSpec) -> Environment:

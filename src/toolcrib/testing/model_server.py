@@ -55,6 +55,8 @@ class Stream:
     """Send nothing more after this many events; the connection stays open."""
     drop_after: int | None = None
     """Cut the connection after this many events; 0 cuts it before the first byte."""
+    end_after: int | None = None
+    """End the answer after this many events, in order, as a proxy does whose server went away."""
     pause_seconds: float = 0.0
     """The delay between two events."""
 
@@ -283,6 +285,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             if at == step.drop_after:
                 self._cut()
                 return
+            if at == step.end_after:
+                break
             if step.pause_seconds:
                 self.server.state.closing.wait(step.pause_seconds)
             self.wfile.write(f"{len(event):x}\r\n".encode() + event + b"\r\n")

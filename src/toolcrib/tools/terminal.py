@@ -8,6 +8,7 @@ from typing import Any
 from toolcrib.core.context import ToolContext
 from toolcrib.core.types import Effect, JsonObject, Unavailable
 from toolcrib.registry import registry
+from toolcrib.registry.availability import runs_in_place
 
 USUAL_PLACES = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash")
 
@@ -21,6 +22,7 @@ def effects(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
     return (ctx.services.terminal.effect_of(args, ctx),)
 
 
+@runs_in_place
 def check_terminal() -> bool | Unavailable:
     """Whether there is a shell. Runs often, so it checks the usual places first."""
     # Without `shutil`, which every start would have to load only for this.

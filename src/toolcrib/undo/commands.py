@@ -9,6 +9,7 @@ from fnmatch import translate
 from pathlib import Path
 
 from toolcrib.approval.analyse import assess
+from toolcrib.approval.calls import CommandReading, EvaluatedRedirection, EvaluationTrace
 from toolcrib.approval.shell.evaluate import Evaluator
 from toolcrib.approval.shell.expansion import Expander
 from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, NotUnderstood, StreamData, name_set
@@ -16,7 +17,7 @@ from toolcrib.approval.shell.paths import mounted, resolve
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import CommandLocation
 from toolcrib.approval.shell.state import ShellState
-from toolcrib.approval.shell.syntax import LoopCommand, Redirection, Script, Substitution, Word
+from toolcrib.approval.shell.syntax import LoopCommand, Redirection, Substitution, Word
 from toolcrib.undo.file_snapshot import DEVICES, CallTargets, How, TargetPath, UndoScope
 from toolcrib.undo.files import SnapshotFiles
 from toolcrib.undo.program_targets import CHANGING, PROGRAMS, TargetProgram
@@ -190,6 +191,7 @@ MAX_LINES = 1_000
 MAX_SCRIPT_BYTES = 200_000
 MAX_TARGETS = 20_000
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
+FIND = frozenset({"find", "gfind"})
 HIDDEN = "not saved: what part of the command changes is only known when it runs"
 NOT_READ = "not saved: the command could not be analysed completely"
 EXTENDED = re.compile(r"[?*+@!]\*")
@@ -206,14 +208,24 @@ def may_change_files(command: str) -> bool:
     return any(word in CHANGING for word in _WORDS.findall(command))
 
 
-def targets_of_command(command: str | Script, *, cwd: str, scope: UndoScope, is_here: bool) -> CallTargets:
-    """The files that a command line may change if it runs in a folder; does not run it."""
+def targets_of_command(
+    command: str, *, cwd: str, scope: UndoScope, is_here: bool, reading: CommandReading | None = None
+) -> CallTargets:
+    """The files that a command line may change if it runs in a folder; does not run it.
+
+    `reading` is what the gate read; the command is evaluated again only if the answer depends on the files that exist.
+    """
     home = str(Path.home()) if is_here else scope.files.real("~")
-    watcher = TargetCollector(scope, is_here=is_here)
-    assessment = assess(watcher, command, cwd=cwd, home=home)
-    if assessment.not_understood:
-        watcher.note(NOT_READ)
-    return CallTargets(tuple(watcher.found)[:MAX_TARGETS], tuple(watcher.notes))
+    trace = reading.trace if reading is not None else None
+    if trace is not None and (trace.cwd, trace.home) == (cwd, home):
+        collector = TargetCollector(scope, is_here=is_here)
+        if collector.follow(trace):
+            return collector.targets_found()
+    collector = TargetCollector(scope, is_here=is_here)
+    script = reading.script if reading is not None else None
+    if assess(collector, script or command, cwd=cwd, home=home).not_understood:
+        collector.note(NOT_READ)
+    return collector.targets_found()
 
 
 class GlobExpander(Expander):
@@ -261,6 +273,20 @@ class TargetCollector(Evaluator):
         self.notes: dict[str, None] = {}
         self.expander = GlobExpander(self.run_substitution, self.spend, scope)
         self._input = ""
+
+    def targets_found(self) -> CallTargets:
+        return CallTargets(tuple(self.found)[:MAX_TARGETS], tuple(self.notes))
+
+    def follow(self, trace: EvaluationTrace) -> bool:
+        """Collect from an evaluation that already took place; False if only a new one can tell."""
+        for step in trace.steps:
+            if isinstance(step, EvaluatedRedirection):
+                self._redirect(step.redirection, step.target, step.state)
+            elif step.call.program in FIND or self._script_of([step.first, *step.call.words], step.call.state):
+                return False
+            else:
+                self._look_at(step.call)
+        return True
 
     def note(self, text: str) -> None:
         self.notes[text] = None
@@ -316,13 +342,7 @@ class TargetCollector(Evaluator):
     def targets(self, redirections: Sequence[Redirection], state: ShellState) -> list[tuple[Redirection, ExpandedWord]]:
         targets = super().targets(redirections, state)
         for redirection, target in targets:
-            operator = redirection.operator
-            if operator == "<" and redirection.descriptor in ("", "0"):
-                self._input = resolve(target, state)
-            elif operator in (">", ">>", ">|", "&>", "&>>", "<>") or (
-                operator == ">&" and not re.fullmatch(r"\d+-?|-", target.text)
-            ):
-                self.add_word(target, state)
+            self._redirect(redirection, target, state)
         return targets
 
     def invoke(
@@ -330,15 +350,14 @@ class TargetCollector(Evaluator):
     ) -> StreamData:
         program = words[0].text.rpartition("/")[2].removesuffix(".exe")
         call = CommandCall(program, words[1:], state, stdin, site.text, site.span)
-        if program in ("find", "gfind"):
+        if program in FIND:
             printed = self._find(call, site)
             if printed is not None:
                 return printed
-        look = PROGRAMS.get(program)
-        if look is not None:
-            look(TargetProgram(self, call, self._input))
-        elif "/" in words[0].text or program in SHELLS:
-            self._run_script(words, state, site)
+        self._look_at(call)
+        script = self._script_of(words, state)
+        if script is not None:
+            self._run_script(script, state, site)
         return super().invoke(words, state, stdin, site)
 
     def judge_flow(self, call: CommandCall, site: CommandLocation) -> None:
@@ -364,17 +383,38 @@ class TargetCollector(Evaluator):
         separator = "\0" if search.zero else "\n"
         return StreamData("".join(path + separator for path in shown))
 
-    def _run_script(self, words: list[ExpandedWord], state: ShellState, site: CommandLocation) -> None:
-        """Follow a script of the workspace that the command runs."""
-        is_shell = words[0].text.rpartition("/")[2] in SHELLS
+    def _redirect(self, redirection: Redirection, target: ExpandedWord, state: ShellState) -> None:
+        operator = redirection.operator
+        if operator == "<" and redirection.descriptor in ("", "0"):
+            self._input = resolve(target, state)
+        elif operator in (">", ">>", ">|", "&>", "&>>", "<>") or (
+            operator == ">&" and not re.fullmatch(r"\d+-?|-", target.text)
+        ):
+            self.add_word(target, state)
+
+    def _look_at(self, call: CommandCall) -> None:
+        look = PROGRAMS.get(call.program)
+        if look is not None:
+            look(TargetProgram(self, call, self._input))
+
+    def _script_of(self, words: list[ExpandedWord], state: ShellState) -> tuple[str, list[ExpandedWord]] | None:
+        """The text and the arguments of a script in the workspace that the command runs."""
+        program = words[0].text.rpartition("/")[2]
+        is_shell = program in SHELLS
+        if program.removesuffix(".exe") in PROGRAMS or not (is_shell or "/" in words[0].text):
+            return None
         operands = [word for word in words[1:] if not word.text.startswith("-")] if is_shell else words
         if not operands or (is_shell and any(word.text == "-c" for word in words)):
-            return
+            return None
         text = self.text_of(resolve(operands[0], state))
         if not text or not (is_shell or re.match(r"#!.*\b(?:ba|da|z|k)?sh\b", text)):
-            return
+            return None
+        return text, list(operands[1:])
+
+    def _run_script(self, script: tuple[str, list[ExpandedWord]], state: ShellState, site: CommandLocation) -> None:
+        text, arguments = script
         inner = state.copy()
-        inner.positional = list(operands[1:])
+        inner.positional = arguments
         try:
             self.run_text(text, inner, None, site)
         except NotUnderstood:

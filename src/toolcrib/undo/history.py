@@ -15,6 +15,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from toolcrib.config.files import OWNER_FOLDER
+from toolcrib.config.os_errors import current_folder
 from toolcrib.config.settings import UndoSettings
 from toolcrib.core.errors import UnknownName
 from toolcrib.undo.file_snapshot import FileSnapshot, UndoScope
@@ -260,7 +261,7 @@ class FileHistory:
     def diff(self, session_id: str, path: str) -> str:
         """A unified diff of a file from before the session to now; "" if they are equal."""
         files = LocalFiles()
-        wanted = UndoScope(files=files, workspace=str(Path.cwd())).absolute(str(Path(path).expanduser()))
+        wanted = UndoScope(files=files, workspace=str(current_folder())).absolute(str(Path(path).expanduser()))
         entries = [one for one in self.store.entries(session_id) if one.started.environment is None and one.is_call]
         changes = by_path(changes_of(entries)).get(wanted)
         if not changes:

@@ -15,8 +15,8 @@ import contextlib
 import json
 import os
 import struct
-import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,12 +32,41 @@ _END = struct.Struct("<Q8s")
 _MARK = b"toolcrib"
 
 
+class DiskSync:
+    """Syncs files to disk on one thread, which starts with the first file and ends with this object."""
+
+    def __init__(self) -> None:
+        # A thread for each file would cost more than its sync.
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="toolcrib-undo-disk")
+
+    def finish(self, descriptor: int, *, wait: bool) -> None:
+        """Sync what was written, then close the descriptor; return before that unless `wait` says otherwise."""
+        if wait:
+            _sync(descriptor)
+            return
+        try:
+            self._pool.submit(_sync, descriptor)
+        except RuntimeError:
+            # The interpreter is exiting.
+            _sync(descriptor)
+
+
+def _sync(descriptor: int) -> None:
+    try:
+        # A disk failure shows when the copy is read, because its digest is checked.
+        with contextlib.suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 class PackWriter:
     """Collects the contents of one call. They count only after `close`."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, disk: DiskSync) -> None:
         self.name = name
         self.size = 0
+        self._disk = disk
         self._path = folder / f"{name}{SUFFIX}"
         self._descriptor: int | None = None
 
@@ -73,30 +102,13 @@ class PackWriter:
                 raise OSError(f"the disk is full: {str(self._path)!r} cannot be written")
             self.size += len(end)
             on_error.pop_all()
-        bring_to_disk(descriptor, wait=wait)
+        self._disk.finish(descriptor, wait=wait)
 
     def discard(self) -> None:
         """Remove the pack: nothing refers to it."""
         with contextlib.suppress(OSError):
             self.close()
         self._path.unlink(missing_ok=True)
-
-
-def bring_to_disk(descriptor: int, *, wait: bool) -> None:
-    """Sync what was written to disk, and close the descriptor."""
-    if wait:
-        _sync(descriptor)
-    else:
-        threading.Thread(target=_sync, args=(descriptor,), name="toolcrib-undo-disk", daemon=True).start()
-
-
-def _sync(descriptor: int) -> None:
-    try:
-        # A disk failure shows when the copy is read, because its digest is checked.
-        with contextlib.suppress(OSError):
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def read_content(folder: Path, pack: str, offset: int, size: int) -> bytes:
@@ -248,8 +260,8 @@ def line_for(event: JournalEvent) -> bytes:
     return json.dumps(msgspec.to_builtins(event)).encode("ascii")
 
 
-def append(folder: Path, line: bytes, *, durable: bool, wait: bool = False) -> None:
-    """Append a line; if durable, sync it to disk, and wait for that only with `wait`."""
+def append(folder: Path, line: bytes, disk: DiskSync | None = None, *, wait: bool = False) -> None:
+    """Append a line; if a disk is given, sync the line to it, and wait for that only with `wait`."""
     # The leading line feed keeps this line intact after one that a killed process left incomplete.
     written = b"\n" + line + b"\n"
     descriptor = os.open(folder / INDEX, os.O_WRONLY | os.O_APPEND | os.O_CREAT, OWNER_FILE)
@@ -258,8 +270,8 @@ def append(folder: Path, line: bytes, *, durable: bool, wait: bool = False) -> N
         if os.write(descriptor, written) != len(written):
             raise OSError(f"the disk is full: {str(folder)!r} cannot be written")
         on_error.pop_all()
-    if durable:
-        bring_to_disk(descriptor, wait=wait)
+    if disk is not None:
+        disk.finish(descriptor, wait=wait)
     else:
         os.close(descriptor)
 
@@ -325,16 +337,25 @@ def _entries(events: Sequence[JournalEvent]) -> dict[str, JournalEntry]:
 
 
 def _complete(entries: dict[str, JournalEntry]) -> None:
-    """Fill in the digests of large files after calls: the next call that changed one has read it."""
-    seen: dict[tuple[str, str, int], str] = {}
+    """Fill in contents that a call did not read (large files, changes of modes): the next call on the file did."""
+    read: dict[tuple[str, str, int], FileState] = {}
     for entry in reversed(entries.values()):
         for path, state in (entry.after or {}).items():
-            digest = seen.get((path, state.stamp, state.size)) if state.kind == "file" and not state.digest else None
-            if digest and entry.after is not None:
-                entry.after[path] = replace(state, digest=digest)
+            known = _read_later(path, state, read)
+            if known is not None and entry.after is not None:
+                entry.after[path] = replace(state, digest=known.digest)
         for path, state in entry.before.items():
-            if state.digest and state.stamp:
-                seen[path, state.stamp, state.size] = state.digest
+            known = _read_later(path, state, read)
+            if known is not None:
+                entry.before[path] = replace(
+                    state, digest=known.digest, pack=known.pack, offset=known.offset, not_kept=known.not_kept
+                )
+            elif state.digest and state.stamp:
+                read[path, state.stamp, state.size] = state
+
+
+def _read_later(path: str, state: FileState, read: Mapping[tuple[str, str, int], FileState]) -> FileState | None:
+    return read.get((path, state.stamp, state.size)) if state.kind == "file" and not state.digest else None
 
 
 def _end(entry: JournalEntry, event: SnapshotAfter, order: int) -> None:

@@ -59,7 +59,7 @@ class Terminal(Protocol):
 
     async def work_in(self, spec: EnvironmentSpec, work: Callable[[Environment], Awaitable[T]]) -> T: ...
 
-    def environment_of(self, session_key: str) -> Environment | None: ...
+    def environment_of(self, key: str) -> Environment | None: ...
 
 
 class RemoteFiles:
@@ -319,7 +319,7 @@ def reopen_environment(environment: Mapping[str, Any], terminal: Terminal | None
     if terminal is None:
         raise OSError(f"{where} cannot be opened from here")
     if spec.backend not in CAN_BE_REACHED_AGAIN:
-        opened = terminal.environment_of(spec.session)
+        opened = terminal.environment_of(spec.task or spec.session)
         if opened is None or dict(opened.address()) != environment.get("address"):
             raise OSError(f"{where} is gone, or belongs to another process; type /undo in the chat that it belongs to")
     return RemoteFiles(terminal, spec)

@@ -9,17 +9,17 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolcrib.approval.calls import CommandReading
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import CallMemo, ToolContext
 from toolcrib.core.errors import ToolcribError
+from toolcrib.core.lazy import lazy
 from toolcrib.core.types import Effect, ToolEntry
 from toolcrib.undo.commands import may_change_files, targets_of_command
 from toolcrib.undo.file_snapshot import CallTargets, FileSnapshot, SnapshotLimits, TargetPath, UndoScope
-from toolcrib.undo.files import LocalFiles, SnapshotFiles
+from toolcrib.undo.files import FileState, LocalFiles, SnapshotFiles
 from toolcrib.undo.journal import CallDetached, SnapshotBefore
 from toolcrib.undo.remote_files import AssumedFiles, RemoteFiles, environment_as_json
 from toolcrib.undo.store import UndoStore
@@ -36,6 +36,8 @@ THERE_FILES = 300
 THERE_BYTES = 8_000_000
 THERE_SECONDS = 2.0
 CANCEL_SECONDS = 1.0
+SMALL_FILES = 4
+SMALL_BYTES = 64_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +52,17 @@ class _OpenCall:
     targets: tuple[TargetPath, ...]
     before: FileSnapshot
     limits: SnapshotLimits
+
+    def is_small(self) -> bool:
+        """Whether it is about a few small files of this machine that are still there, and about nothing else."""
+        files, states = self.scope.files, self.before.states
+        if files.is_remote or len(states) > SMALL_FILES or any(target.how != "path" for target in self.targets):
+            return False
+        try:
+            # A call may have put a folder in the place of a file.
+            return all(map(_is_small_file, states.values())) and all(_is_small_file(files.look(one)) for one in states)
+        except OSError:
+            return False
 
 
 class Snapshotter:
@@ -70,7 +83,8 @@ class Snapshotter:
         )
 
     async def before(self, entry: ToolEntry, effects: tuple[Effect, ...], ctx: ToolContext, /) -> None:
-        work = asyncio.ensure_future(asyncio.to_thread(self._before, entry, effects, ctx))
+        # Not `to_thread`, which would need a task of its own to be shielded.
+        work = asyncio.get_running_loop().run_in_executor(None, self._before, entry, effects, ctx)
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -81,7 +95,10 @@ class Snapshotter:
     async def after(self, ctx: ToolContext, /) -> None:
         with self._lock:
             _, opened = self._running.pop(id(ctx), (ctx, []))
-        if opened:
+        if all(one.is_small() for one in opened):
+            # Another thread would take longer than looking at a few files.
+            self._after(opened, ctx)
+        else:
             await asyncio.to_thread(self._after, opened, ctx)
 
     def _before(self, entry: ToolEntry, effects: tuple[Effect, ...], ctx: ToolContext) -> None:
@@ -181,20 +198,28 @@ class Snapshotter:
         session_key = terminal.execution_target(ctx).spec.session
         return any(terminal.runs_on(session_key, command) for command in commands)
 
+    @lazy
+    def _own_folders(self) -> tuple[str, str]:
+        """The real paths of toolcrib's home and of the skills in it; nothing moves them while toolcrib runs."""
+        files = LocalFiles()
+        return files.real(str(self._home.root)), files.real(str(self._home.skills_dir))
+
     def _scope(
         self, effects: tuple[Effect, ...], ctx: ToolContext, files: SnapshotFiles, *, is_here: bool
     ) -> tuple[UndoScope, str]:
         """What undo covers, and the folder that relative paths start from."""
         folder = next((effect.cwd for effect in effects if effect.cwd), "")
         if is_here:
-            workspace = files.real(ctx.cwd or self._workspace or str(Path.cwd()))
-            home = files.real(str(self._home.root))
-            scope = UndoScope(
-                files=files, workspace=workspace, others=(files.real(str(self._home.skills_dir)),), excluded=(home,)
-            )
+            workspace = files.real(ctx.cwd or self._workspace or "/")
+            home, skills = self._own_folders
+            scope = UndoScope(files=files, workspace=workspace, others=(skills,), excluded=(home,))
             return scope, folder or workspace
         workspace = next((effect.workspace for effect in effects if effect.workspace), "") or folder or files.real(".")
         return UndoScope(files=files, workspace=files.real(workspace)), folder or workspace
+
+
+def _is_small_file(state: FileState) -> bool:
+    return state.kind == "file" and state.size <= SMALL_BYTES
 
 
 def _survive(name: str, function: Callable[..., None], *arguments: Any) -> None:
@@ -214,8 +239,7 @@ def _call_targets(
         start = effect.cwd or folder
         if effect.kind == "exec":
             reading: CommandReading | None = memo.readings.get(effect.target) if memo is not None else None
-            parsed = reading.script if reading is not None else None
-            found = targets_of_command(parsed or effect.target, cwd=start, scope=scope, is_here=is_here)
+            found = targets_of_command(effect.target, cwd=start, scope=scope, is_here=is_here, reading=reading)
             targets += found.targets
             notes += found.notes
         elif effect.target:

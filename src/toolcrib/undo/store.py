@@ -22,6 +22,7 @@ from toolcrib.undo.files import FileState
 from toolcrib.undo.journal import (
     INDEX,
     SUFFIX,
+    DiskSync,
     JournalEntry,
     JournalEvent,
     PackWriter,
@@ -39,6 +40,8 @@ MAX_SESSIONS = 200
 MEGABYTE = 1_000_000
 CHECKED_BYTES = 50_000_000
 """Each time a session has grown by this much, the oldest sessions are pruned."""
+ROOM_LEFT = 0.9
+"""Copies are dropped down to this share of the limit, because listing them all for each call would take long."""
 DROPPED = "its copy was dropped to make room for newer ones"
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}")
 
@@ -62,6 +65,7 @@ class UndoStore:
         self.folder = folder
         self.clock = clock
         self._settings = settings or UndoSettings()
+        self._disk = DiskSync()
         self._lock = threading.Lock()
         self._sessions: dict[str, _Session] = {}
 
@@ -79,7 +83,7 @@ class UndoStore:
         )
 
     def new_pack(self, session_id: str) -> PackWriter:
-        return PackWriter(self._opened(session_id).folder, secrets.token_hex(6))
+        return PackWriter(self._opened(session_id).folder, secrets.token_hex(6), self._disk)
 
     def kept(self, session_id: str) -> StoredContents:
         """The contents that a session has stored already."""
@@ -104,7 +108,7 @@ class UndoStore:
         line = journal.line_for(replace(started, files=files, notes=tuple(before.notes)))
         is_alone = pack.is_empty
         pack.close(line, wait=wait)
-        journal.append(session.folder, line, durable=is_alone, wait=wait)
+        journal.append(session.folder, line, self._disk if is_alone else None, wait=wait)
         with self._lock:
             session.kept.update(before.newly_kept)
             session.used += pack.size
@@ -123,7 +127,7 @@ class UndoStore:
         notes = tuple(note for note in after.notes if note not in before.notes)
         # No wait: if a power cut loses this line, the call looks interrupted, and its copies remain.
         line = journal.line_for(SnapshotAfter(id=entry_id, files=tuple(changed), notes=notes))
-        journal.append(self._opened(session_id).folder, line, durable=False)
+        journal.append(self._opened(session_id).folder, line)
 
     def say(self, session_id: str, started: SnapshotBefore, note: str) -> None:
         """Record that nothing was saved for a call, and why."""
@@ -131,7 +135,7 @@ class UndoStore:
         self.append(session_id, SnapshotAfter(id=started.id))
 
     def append(self, session_id: str, event: JournalEvent) -> None:
-        journal.append(self._opened(session_id).folder, journal.line_for(event), durable=True, wait=True)
+        journal.append(self._opened(session_id).folder, journal.line_for(event), self._disk, wait=True)
 
     # Read
 
@@ -141,7 +145,7 @@ class UndoStore:
 
     def content(self, session_id: str, state: FileState) -> bytes:
         """The stored content of a file; raises OSError with the reason if there is no copy."""
-        if state.kind != "file":
+        if state.kind != "file" or state.size == 0:
             return b""
         try:
             content = read_content(self.folder_of(session_id), state.pack, state.offset, state.size)
@@ -205,7 +209,7 @@ class UndoStore:
             session.used = sum(pack.stat().st_size for pack in packs)
             for pack in packs:
                 name = pack.name.removesuffix(SUFFIX)
-                if session.used <= limit or name in needed:
+                if session.used <= limit * ROOM_LEFT or name in needed:
                     continue
                 session.used -= pack.stat().st_size
                 Path(pack.path).unlink(missing_ok=True)

@@ -128,17 +128,17 @@ def words_of(command: SimpleCommand) -> list[str | None]:
 SUBSTITUTIONS = ["$(rm -rf storage)", "`rm -rf storage`", '"$(rm -rf storage)"']
 
 
-@pytest.mark.parametrize(
-    ("name", "substitution"),
-    # Backticks in backticks need escapes.
-    [(name, each) for name in POSITIONS for each in SUBSTITUTIONS if "backticks" not in name or "`" not in each],
-)
-def test_every_substitution_is_in_the_tree(name: str, substitution: str) -> None:
+@pytest.mark.parametrize("name", POSITIONS)
+def test_every_substitution_is_in_the_tree(name: str) -> None:
     """A command in a substitution is found by `walk`, wherever the substitution stands."""
-    script = parse(POSITIONS[name].format(substitution))
+    for substitution in SUBSTITUTIONS:
+        # Backticks in backticks need escapes.
+        if "backticks" in name and "`" in substitution:
+            continue
+        script = parse(POSITIONS[name].format(substitution))
 
-    assert not script.error
-    assert len(planted(script)) == 1
+        assert not script.error, substitution
+        assert len(planted(script)) == 1, substitution
 
 
 @pytest.mark.parametrize("name", POSITIONS)

@@ -166,6 +166,15 @@ class ChatProgram:
         """Wait until all of the texts are there."""
         return self.wait_until(lambda shown: all(text in shown for text in texts), f"waited for {texts}")
 
+    def wait_for_answer(self, line: str, *texts: str) -> str:
+        """Wait until all of the texts stand below the line that was entered last."""
+
+        def is_answered(shown: str) -> bool:
+            _, entered, answer = shown.rpartition(f"\n❯ {line}\n")
+            return bool(entered) and all(text in answer for text in texts)
+
+        return self.wait_until(is_answered, f"waited for {texts} below {line!r}")
+
     def wait_gone(self, text: str) -> str:
         return self.wait_until(lambda shown: text not in shown, f"waited for {text!r} to go away")
 

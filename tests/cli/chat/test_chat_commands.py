@@ -6,8 +6,6 @@ import json
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.cli.chat.chat_program import CTRL_C, ChatProgram, make_home, session_text, slow_call
 
 RAW_SERVER = Path(__file__).parents[2] / "mcp" / "servers" / "raw_server.py"
@@ -25,42 +23,42 @@ def register(ctx):
 """
 
 
-@pytest.mark.parametrize(
-    ("command", "shown"),
-    [
-        ("/help", ("/steer TEXT", "/undo", "Ctrl-C")),
-        ("/help steer", ("/steer TEXT: Guide the agent",)),
-        ("/tools", ("slow", "demo", "terminal", "offered")),
-        ("/tools demo", ("slow", "edit", "broken")),
-        ("/toolsets", ("terminal", "in use")),
-        ("/model", ("Using scripted", "/model NAME to switch")),
-        ("/todo", ("no plan",)),
-        ("/memory", ("Agent's notes", "memories")),
-        ("/approvals", ("This session has no grants of its own.",)),
-        ("/processes", ("no background processes",)),
-        ("/mcp", ("No MCP servers are configured",)),
-        ("/mcp restart", ("/mcp reconnect NAME",)),
-        ("/cost", ("input", "output", "tool calls", "context")),
-        ("/sessions", ("session", "last used", "(current)")),
-        ("/queue", ("queue is empty",)),
-        ("/stop", ("Nothing is running.",)),
-        ("/undo", ("nothing to undo",)),
-        ("/retry", ("nothing to retry",)),
-        ("/compress", ("too short",)),
-        ("/sesions", ("unknown command '/sesions'", "'/sessions'")),
-        ("/toolset demo", ("in use",)),
-        ("/resume", ("/resume ID to resume",)),
-        ("/resume 1999", ("1999",)),
-        ("/tools nonsense", ("unknown toolset",)),
-    ],
+COMMANDS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("/help", ("/steer TEXT", "/undo", "Ctrl-C")),
+    ("/help steer", ("/steer TEXT: Guide the agent",)),
+    ("/tools", ("slow", "demo", "terminal", "offered")),
+    ("/tools demo", ("slow", "edit", "broken")),
+    ("/toolsets", ("terminal", "in use")),
+    ("/model", ("Using scripted", "/model NAME to switch")),
+    ("/todo", ("no plan",)),
+    ("/memory", ("Agent's notes", "memories")),
+    ("/approvals", ("This session has no grants of its own.",)),
+    ("/processes", ("no background processes",)),
+    ("/mcp", ("No MCP servers are configured",)),
+    ("/mcp restart", ("/mcp reconnect NAME",)),
+    ("/cost", ("input", "output", "tool calls", "context")),
+    ("/sessions", ("session", "last used", "(current)")),
+    ("/queue", ("queue is empty",)),
+    ("/stop", ("Nothing is running.",)),
+    ("/undo", ("nothing to undo",)),
+    ("/retry", ("nothing to retry",)),
+    ("/compress", ("too short",)),
+    ("/sesions", ("unknown command '/sesions'", "'/sessions'")),
+    ("/toolset demo", ("in use",)),
+    ("/resume", ("/resume ID to resume",)),
+    ("/resume 1999", ("1999",)),
+    ("/tools nonsense", ("unknown toolset",)),
 )
-def test_a_command_shows_what_it_is_for(home: Path, command: str, shown: tuple[str, ...]) -> None:
+
+
+def test_a_command_shows_what_it_is_for(home: Path) -> None:
     """Each command answers at once, also in a chat in which nothing has happened yet."""
     with ChatProgram(make_home(home, []), columns=100) as chat:
-        chat.wait_idle()
+        for command, shown in COMMANDS:
+            chat.wait_idle()
 
-        chat.enter(command)
-        chat.wait_for(*shown)
+            chat.enter(command)
+            chat.wait_for_answer(command, *shown)
 
         chat.wait_idle()
         assert chat.leave() == 0

@@ -48,6 +48,19 @@ def test_text_is_shown_while_it_is_written_and_blocks_as_they_are_complete(home:
             assert chat.leave() == 0
 
 
+def test_an_answer_that_breaks_off_stands_once_and_marked(home: Path) -> None:
+    """The text stays on the screen with a mark behind it, and a line says what happened."""
+    with ChatProgram(make_home(home, [{"say": "Half an answ", "fail": "attic broke off its answer"}])) as chat:
+        chat.wait_idle()
+
+        chat.enter("hello")
+        chat.wait_for("the answer is incomplete: attic broke off its answer")
+        shown = chat.wait_idle()
+
+        assert shown.count("Half an answ") == 1
+        assert shown.count("[incomplete: the answer broke off here]") == 1
+
+
 def test_an_interrupt_in_the_middle_of_an_answer_keeps_the_session(home: Path) -> None:
     """One Ctrl-C ends the request; what was said stays, and the next question is answered."""
     with StreamServer() as server:

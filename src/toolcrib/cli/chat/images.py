@@ -39,7 +39,7 @@ def with_images(text: str, folder: Path | None = None) -> tuple[Message, list[st
     """
     images: list[Image] = []
     notes: list[str] = []
-    for path in named_images(text, folder or Path.cwd()):
+    for path in named_images(text, folder or Path()):
         try:
             images.append(load_image(path))
             notes.append(f"image attached: {path}")
@@ -105,7 +105,7 @@ def _path(text: str, folder: Path) -> Path | None:
         return None
     try:
         return (folder / Path(text).expanduser()).absolute()
-    except RuntimeError:  # the home of an unknown user
+    except (RuntimeError, FileNotFoundError):  # the home of an unknown user, or the current folder was deleted
         return None
 
 

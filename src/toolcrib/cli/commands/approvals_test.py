@@ -19,6 +19,7 @@ from toolcrib.approval.shell.findings import Finding
 from toolcrib.cli.commands.approvals import REASONS, danger_as_json, describe_danger
 from toolcrib.cli.output import print_json, print_line, print_pairs
 from toolcrib.config.load import load_settings
+from toolcrib.config.os_errors import current_folder
 from toolcrib.config.settings import Settings
 from toolcrib.core.approvals import ApprovalRequest, EntryPoint
 from toolcrib.core.types import Effect, EffectKind, JsonObject
@@ -87,7 +88,7 @@ def test_command(
     suggest (what would always allow it) and not_understood.
     """
     settings = load_settings()
-    folder = str((cwd or Path.cwd()).absolute())
+    folder = str((cwd or current_folder()).absolute())
     policy = _policy(settings, cast("EntryPoint", entry_point), backend, folder, isolated=not host_mounts)
     reading = read_command(line if effect == "exec" else "", cwd=folder, home=policy.home)
     action = Action(tool=tool, effects=(Effect(cast("EffectKind", effect), line),), cwd=folder)

@@ -15,6 +15,7 @@ from toolcrib.cli.output import note
 from toolcrib.cli.runtime import complete_toolsets, open_runtime, require_known_toolsets
 from toolcrib.config.environment import environment
 from toolcrib.config.load import load_settings
+from toolcrib.config.os_errors import current_folder
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import CancelToken
 from toolcrib.core.errors import UsageError
@@ -177,6 +178,8 @@ def chat(
 def open_chat(options: ChatOptions) -> int:
     """Answer one question, or run the chat until the person leaves; returns the exit code."""
     settings = load_settings()
+    if options.cwd is None and options.resume is None:
+        current_folder()  # raises before anything is started that would work there
     fetch_weights(
         settings,
         model=options.model,

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -25,6 +24,7 @@ from toolcrib.cli.output import (
     print_table,
 )
 from toolcrib.config.load import load_settings
+from toolcrib.config.os_errors import current_folder
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import UsageError
 from toolcrib.cron.drafts import JobAuthor, JobDraft, pause_job, resume_job
@@ -117,12 +117,7 @@ def job_draft(schedule: str | None, prompt: str | None, options: dict[str, Any])
 
 def job_author() -> JobAuthor:
     """The person at the terminal, whose jobs run in the current folder with all tools."""
-    try:
-        return JobAuthor(folder=str(Path.cwd()))
-    except FileNotFoundError as error:
-        raise UsageError(
-            "the current folder no longer exists; go to another one, as with `cd ~`, and try again"
-        ) from error
+    return JobAuthor(folder=str(current_folder()))
 
 
 def next_runs_text(job: Job, now: float) -> tuple[list[str], str]:

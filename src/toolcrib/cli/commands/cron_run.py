@@ -14,7 +14,7 @@ import click
 from toolcrib.agent.job_runner import JobRunner
 from toolcrib.cli.chat.one_shot import ProgressPrinter
 from toolcrib.cli.commands.cron import job_argument, open_jobs
-from toolcrib.cli.output import clean, error_line, note, one_line, plural, stdout_reserved
+from toolcrib.cli.output import ResultStream, clean, error_line, note, one_line, plural, stdout_reserved
 from toolcrib.config.load import load_settings
 from toolcrib.config.logs import configure_logging
 from toolcrib.config.redact import known_secrets
@@ -82,6 +82,8 @@ def serve_jobs(once: bool) -> None:
         printer.close()
         stop_logging()
     if printer.problem is not None:
+        if isinstance(sys.stdout, ResultStream):
+            sys.stdout.problem = printer.problem
         raise printer.problem
 
 
@@ -99,7 +101,9 @@ class _LinePrinter:
 
     def close(self) -> None:
         if self._stream is not sys.stdout:
-            self._stream.close()
+            # A line that could not be written is reported at the end, as `problem`.
+            with contextlib.suppress(OSError):
+                self._stream.close()
 
     def __call__(self, line: str) -> None:
         if self.problem is not None:

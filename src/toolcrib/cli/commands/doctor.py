@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shlex
 import sys
+from pathlib import Path
 
 import click
 from msgspec import Struct, field
@@ -39,6 +41,7 @@ EXTRAS = {
     "mcp": "mcp",
     "ssh": "asyncssh",
     "documents": "python-pptx",
+    "web": "trafilatura",
     "modal": "modal",
     "daytona": "daytona",
     "vercel": "vercel-sandbox",
@@ -110,6 +113,7 @@ def inspect_installation(*, online: bool = False) -> DoctorReport:
     """Inspect everything; a broken config is replaced by the defaults. `online` also sends a request to the model."""
     home = find_home()
     problems = [InstallationProblem(problem, "`toolcrib config check`") for problem in check_settings(home)]
+    problems += _home_problems(home.root)
     runtime = _runtime()
     exposed = exposure(home)
     problems += [InstallationProblem(exposed, f"`chmod 600 {shlex.quote(str(home.env_file))}`")] if exposed else []
@@ -125,7 +129,7 @@ def inspect_installation(*, online: bool = False) -> DoctorReport:
     ]
     problems += [
         InstallationProblem(sentence, "fix the tool file or plugin that it names")
-        for sentence in runtime.registry.rejections
+        for sentence in dict.fromkeys(runtime.registry.rejections)
     ]
     plugins = with_outcomes(discover_all(runtime.settings), runtime.loaded_plugins)
     problems += _plugin_problems(plugins)
@@ -138,9 +142,9 @@ def inspect_installation(*, online: bool = False) -> DoctorReport:
     return DoctorReport(
         home=str(home.root),
         config_file=str(home.config_file),
-        config_exists=home.config_file.exists(),
+        config_exists=os.path.exists(home.config_file),  # noqa: PTH110 - `Path` raises where access is denied
         env_file=str(home.env_file),
-        env_exists=home.env_file.exists(),
+        env_exists=os.path.exists(home.env_file),  # noqa: PTH110 - as above
         safe_mode=runtime.settings.safe_mode,
         tools=tool_states(runtime.registry, runtime.registry.entries()),
         failed_files=failed,
@@ -150,6 +154,16 @@ def inspect_installation(*, online: bool = False) -> DoctorReport:
         agent=agent,
         problems=problems,
     )
+
+
+def _home_problems(root: Path) -> list[InstallationProblem]:
+    """What keeps toolcrib from writing to its home, without writing to it."""
+    try:
+        if not root.is_dir() or os.access(root, os.W_OK | os.X_OK):
+            return []
+    except OSError:
+        pass  # a folder above it denies access
+    return [InstallationProblem(f"the home {str(root)!r} cannot be written to", f"`ls -ld {shlex.quote(str(root))}`")]
 
 
 def _runtime() -> Runtime:

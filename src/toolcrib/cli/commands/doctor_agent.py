@@ -29,6 +29,7 @@ from toolcrib.environments.create import backend_statuses
 from toolcrib.environments.specs import backend_name
 from toolcrib.process_identity import is_alive, own_identity
 from toolcrib.processes.ledger import Ledger
+from toolcrib.processes.process import ProcessRecord
 from toolcrib.providers.choose import ConfiguredModels, ModelChoice, UnknownProvider, explain_choice
 from toolcrib.sessions.health import DatabaseHealth, examine_database
 from toolcrib.sessions.memory import TARGETS, MemoryStore, size_of
@@ -196,7 +197,8 @@ class AgentState(Struct, frozen=True, kw_only=True):
             found.append((self.model.auxiliary_problem, "`toolcrib config set auxiliary.provider NAME`"))
         if self.sessions.problem:
             path = self.sessions.path
-            found.append((self.sessions.problem, f"`mv {path} {path}.damaged` starts with an empty one"))
+            remedy = self.sessions.remedy or f"`mv {path} {path}.damaged` starts with an empty one"
+            found.append((self.sessions.problem, remedy))
         found += [(file.problem, "make the file readable") for file in self.memory if file.problem]
         if not self.terminal.usable:
             what = f"the terminal backend {self.terminal.kind!r} cannot be used: {self.terminal.detail}"
@@ -259,7 +261,7 @@ class AgentState(Struct, frozen=True, kw_only=True):
 
 def inspect_agent(settings: Settings, *, online: bool) -> AgentState:
     """Inspect all of it; changes nothing, and uses the network only if `online`."""
-    running = [record for record in Ledger(settings.home.processes_dir, own_identity()).records() if record.is_running]
+    running = _running_processes(settings)
     orphaned = [record for record in running if not is_alive(record.owner)]
     usage = shutil.disk_usage(_existing(settings.home.root))
     return AgentState(
@@ -276,6 +278,14 @@ def inspect_agent(settings: Settings, *, online: bool) -> AgentState:
         free_bytes=usage.free,
         total_bytes=usage.total,
     )
+
+
+def _running_processes(settings: Settings) -> list[ProcessRecord]:
+    try:
+        records = list(Ledger(settings.home.processes_dir, own_identity()).records())
+    except OSError:
+        return []  # the home itself is reported
+    return [record for record in records if record.is_running]
 
 
 def _memory(settings: Settings) -> tuple[MemoryFile, ...]:

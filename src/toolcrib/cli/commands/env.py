@@ -12,7 +12,6 @@ import sys
 import termios
 import tty
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, cast
 
 import click
@@ -24,6 +23,7 @@ from toolcrib.cli.output import error_line, hint, note, print_json, print_line, 
 from toolcrib.config.env_file import fill_environment
 from toolcrib.config.environment import SECRET_NAMES, child_environment, environment
 from toolcrib.config.load import load_settings
+from toolcrib.config.os_errors import current_folder
 from toolcrib.config.settings import Settings
 from toolcrib.core.environments import (
     BackendPath,
@@ -78,7 +78,7 @@ class BackendContext(Struct, frozen=True, kw_only=True):
             spec = EnvironmentSpec(backend=backend, session=SESSION, cwd=overrides.get("cwd", ""))
             return lambda: self._created_by(factory, spec)
         wanted = {"backend": backend, **{name: value for name, value in overrides.items() if value}}
-        spec = resolve(self.settings, wanted, session=SESSION, workspace=Path.cwd(), environ=self.environ)
+        spec = resolve(self.settings, wanted, session=SESSION, workspace=current_folder(), environ=self.environ)
         return lambda: create_environment(spec, self.settings, self.environ)
 
     def _created_by(self, factory: Callable[..., Any], spec: EnvironmentSpec) -> Environment:
@@ -108,7 +108,7 @@ def backend_context() -> BackendContext:
 def _factory(name: str) -> Callable[..., Any]:
     module_name, _, attribute = name.partition(":")
     # The author of a backend runs this in the folder where it is.
-    sys.path.insert(0, str(Path.cwd()))
+    sys.path.insert(0, str(current_folder()))
     try:
         factory = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError, ValueError) as error:

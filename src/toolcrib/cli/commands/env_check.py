@@ -81,6 +81,7 @@ def _print_result(result: CheckResult) -> None:
     print_line(f"{result.state:<8} {result.check.name:<30} {result.seconds:6.2f} s{reason}")
     if result.state == "failed":
         print_line(f"         {result.check.rule}")
+    if result.detail and result.state != "skipped":
         print_line(f"         {result.detail}")
 
 

@@ -11,6 +11,7 @@ from toolcrib.cli.console import console_approver
 from toolcrib.cli.output import is_interactive, note
 from toolcrib.cli.runtime import require_known_toolsets
 from toolcrib.config.load import load_settings
+from toolcrib.config.os_errors import current_folder
 from toolcrib.mcp.names import toolset_name
 from toolcrib.mcp.server.app import ToolServer
 from toolcrib.mcp.server.approvals import ClientApprover, ClientAsker, ServePolicy
@@ -34,7 +35,7 @@ def build(
     runtime = Runtime(
         settings=settings,
         approver=ClientApprover(calls, policy, operator),
-        workspace=workspace or Path.cwd(),
+        workspace=workspace or current_folder(),
         services={"asker": ClientAsker(calls)},
     )
     runtime.load()

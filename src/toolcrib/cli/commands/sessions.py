@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import click
 import msgspec
@@ -25,6 +24,7 @@ from toolcrib.cli.output import (
     stdout_is_terminal,
 )
 from toolcrib.config.load import load_settings
+from toolcrib.config.os_errors import current_folder
 from toolcrib.core.errors import SessionError, UsageError
 from toolcrib.core.messages import Message, RequestedCall
 from toolcrib.core.types import JsonObject
@@ -200,7 +200,7 @@ def list_sessions(count: int, source: str | None, here: bool, include_hidden: bo
     end_reason, parent_id, parent_kind, toolsets, messages, calls and usage.
     """
     with open_session_store() as store:
-        cwd = str(Path.cwd()) if here else None
+        cwd = str(current_folder()) if here else None
         found = []
         if store.database.exists:
             found = store.list(limit=count, source=source, include_hidden=include_hidden, cwd=cwd)

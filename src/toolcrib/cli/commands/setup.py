@@ -26,6 +26,12 @@ from toolcrib.core.errors import UsageError
 @click.option("--base-url", default="", metavar="URL", help="The address of the server, if not the provider's own.")
 @click.option("--key-env", default="", metavar="VAR", help="Read the provider's key from this variable.")
 @click.option("--key-stdin", is_flag=True, help="Read the provider's key from the first line of stdin.")
+@click.option(
+    "--search",
+    type=click.Choice(["free", "off"]),
+    default=None,
+    help="Search the web with free services, or only with a key.",
+)
 @click.option("--toolsets", default=None, metavar="A,B", help="The toolsets for the model; `none` for no tools.")
 @click.option("--approvals", type=click.Choice(["manual", "smart", "off"]), default=None, help="The approval mode.")
 @click.option(
@@ -37,10 +43,10 @@ from toolcrib.core.errors import UsageError
 def setup(names: tuple[str, ...], only_list: bool, as_json: bool, **flags: Any) -> int | None:
     """Set up the model, keys, tools and approvals, step by step.
 
-    Goes through five steps: the model and its key, the variables that tools need, toolsets, approvals, and the backend
-    where commands run. Press Enter to keep a setting; every answer is saved at once, so you can stop and continue any
-    time. Keys are not shown while you type, and are saved in the file .env, which only you can read. The model is
-    tested with one real request. With names of tools, toolsets or variables, asks only for what those need.
+    Goes through six steps: the model and its key, the variables that tools need, web search, toolsets, approvals, and
+    the backend where commands run. Press Enter to keep a setting; every answer is saved at once, so you can stop and
+    continue any time. Keys are not shown while you type, and are saved in the file .env, which only you can read. The
+    model is tested with one real request. With names of tools, toolsets or variables, asks only for what those need.
 
     With flags that set something, asks nothing. Exit code 1 if the model does not answer then.
 

@@ -7,7 +7,15 @@ import click
 from toolcrib.cli.group import CommandGroup
 from toolcrib.cli.output import hint, note, plural, print_json, print_pairs, print_table
 from toolcrib.cli.runtime import await_servers, complete_tools, complete_toolsets, open_runtime
-from toolcrib.cli.tool_state import ToolState, example_command, find_tool, missing_tool, require_tool, tool_states
+from toolcrib.cli.tool_state import (
+    ToolState,
+    example_command,
+    find_tool,
+    missing_tool,
+    require_tool,
+    tool_states,
+    unused_declarations,
+)
 from toolcrib.config.environment import unset_variables
 from toolcrib.core.types import JsonObject, ToolEntry
 from toolcrib.dispatch.arguments import ArgumentChecker
@@ -71,7 +79,7 @@ def list_tools(toolset: str | None, everything: bool, as_json: bool) -> None:
 def _note_losses(runtime: Runtime) -> None:
     """Mention tools that failed to load, so that nobody searches the list for them in vain."""
     failed = sum(bool(file.problem) for file in runtime.loaded_files)
-    refused = len(runtime.registry.rejections)
+    refused = len(set(runtime.registry.rejections))
     losses = [f"{plural(failed, 'tool file')} failed to load"] * bool(failed)
     losses += [f"{plural(refused, 'tool')} {'was' if refused == 1 else 'were'} rejected"] * bool(refused)
     if losses:
@@ -100,8 +108,8 @@ def explain_tool(name: str, as_json: bool) -> None:
     Example:
       toolcrib tools explain todo
 
-    --json prints the object of `tools list --json` with the additional keys toolsets, parameters, effects, result_limit
-    and schema_problem.
+    --json prints the object of `tools list --json` with the additional keys toolsets, parameters, effects,
+    result_limit, schema_problem and not_used (files that declare the tool, too, and why they do not provide it).
     """
     runtime = open_runtime()
     entry = find_tool(runtime, name)
@@ -123,6 +131,8 @@ def explain_tool(name: str, as_json: bool) -> None:
     if state.entry is not None:
         pairs[1:1] = [("description", state.entry.description or "none")]
         pairs += _declaration(runtime, state.entry)
+        unused = unused_declarations(runtime, name)
+        pairs += [("not used", unused)] if unused else []
     print_pairs(pairs)
 
 
@@ -211,6 +221,7 @@ def _as_json(runtime: Runtime, state: ToolState, toolsets: list[str]) -> JsonObj
         "effects": _effects(entry) if entry else "",
         "result_limit": None if limit is None or limit == float("inf") else limit,
         "schema_problem": ArgumentChecker(entry).schema_problem if entry else None,
+        "not_used": unused_declarations(runtime, state.name),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+import os
 import re
 import shlex
 import sys
@@ -13,7 +14,7 @@ import click
 
 from toolcrib.cli.output import note, one_line, plural, print_json, print_line, stdout_reserved
 from toolcrib.cli.runtime import open_runtime
-from toolcrib.config.files import make_folder
+from toolcrib.config.files import replace_file, writing
 from toolcrib.config.paths import find_home
 from toolcrib.core.errors import ConfigError, UsageError
 from toolcrib.registry import discovery
@@ -208,12 +209,10 @@ def _known_tools() -> ToolRegistry:
 
 
 def _write(path: Path, name: str, text: str) -> None:
-    make_folder(path.parent)
-    try:
-        with path.open("x", encoding="utf-8") as stream:
-            stream.write(text)
-    except FileExistsError:
-        raise UsageError(f"{str(path)!r} already exists; choose another name: `toolcrib tools new my_{name}`") from None
+    if os.path.lexists(path):
+        raise UsageError(f"{str(path)!r} already exists; choose another name: `toolcrib tools new my_{name}`")
+    with writing(path) as target:
+        replace_file(target, text.encode())
 
 
 @click.command(name="lint")

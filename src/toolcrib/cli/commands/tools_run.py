@@ -13,6 +13,7 @@ from toolcrib.cli.console import ConsoleAsker, ProgressLines, console_approver
 from toolcrib.cli.output import note, stdout_reserved
 from toolcrib.cli.runtime import complete_tools, open_runtime
 from toolcrib.cli.tool_state import example_command, require_tool
+from toolcrib.config.os_errors import current_folder
 from toolcrib.core.errors import UsageError
 from toolcrib.dispatch.coercion import InvalidJson, read_json
 
@@ -37,6 +38,7 @@ def run_tool(name: str, arguments: str, yolo: bool) -> int:
       toolcrib tools run weather '{"location": "London"}'
       echo '{"location": "London"}' | toolcrib tools run weather -
     """
+    current_folder()  # raises before a tool takes another folder for it
     text = sys.stdin.read() if arguments == "-" else arguments
     approver = console_approver()
     runtime = open_runtime(approver, yolo=yolo or None, servers=True)

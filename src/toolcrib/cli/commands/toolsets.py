@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from toolcrib.cli.group import CommandGroup
-from toolcrib.cli.output import hint, print_json, print_line, print_pairs, print_table
+from toolcrib.cli.output import hint, plural, print_json, print_line, print_pairs, print_table
 from toolcrib.cli.runtime import await_servers, complete_toolsets, open_runtime
 from toolcrib.cli.tool_state import missing_tool, tool_states
 from toolcrib.core.errors import UsageError
@@ -22,11 +22,12 @@ SOURCES = {
 
 
 @group.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
-def list_toolsets(as_json: bool) -> None:
-    """List all toolsets.
+@click.option("--all", "show_all", is_flag=True, help="Include toolsets without an available tool.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array of all toolsets.")
+def list_toolsets(show_all: bool, as_json: bool) -> None:
+    """List the toolsets that have available tools.
 
-    `installed` counts the tools of a toolset that something on this machine provides.
+    `available` counts the tools of a toolset that can be used on this machine.
 
     Each object of --json has the keys name, description, tools (its own), includes, resolved (all of its tools),
     aliases and source (catalog, custom, registry or legacy).
@@ -38,18 +39,22 @@ def list_toolsets(as_json: bool) -> None:
     if as_json:
         print_json([info_as_json(info) for info in infos])
         return
-    installed = set(runtime.registry.get_all_tool_names())
+    states = tool_states(runtime.registry, runtime.registry.entries())
+    available = {state.name for state in states if state.outcome.available}
+    shown = [info for info in infos if show_all or available.intersection(info.resolved)]
     rows = [
         [
             info.name,
             ", ".join(info.aliases) or "-",
             str(len(info.resolved)),
-            str(len(installed.intersection(info.resolved))),
+            str(len(available.intersection(info.resolved))),
             info.description,
         ]
-        for info in infos
+        for info in shown
     ]
-    print_table(["name", "aliases", "tools", "installed", "description"], rows)
+    print_table(["name", "aliases", "tools", "available", "description"], rows)
+    if len(shown) < len(infos):
+        hint(f"{plural(len(infos) - len(shown), 'toolset')} without an available tool: add --all to list them.")
     hint("Run `toolcrib toolsets show NAME` to see the tools of a toolset.")
 
 

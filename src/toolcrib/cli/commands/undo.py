@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
 
 from toolcrib.cli.output import hint, local_time, note, one_line, plural, print_json, print_line
 from toolcrib.config.load import load_settings
+from toolcrib.config.os_errors import current_folder
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import UnknownName, UsageError
 from toolcrib.runtime import Runtime
@@ -79,7 +79,7 @@ def undo(
             _print_nothing_to_undo(as_json)
             return 0
         # Calls without a session come from all folders; only those of this folder are meant.
-        folder = str(Path.cwd()) if session == DIRECT and session_id is None else ""
+        folder = str(current_folder()) if session == DIRECT and session_id is None else ""
         if list_calls:
             _show_calls(session, history.calls(session, folder), as_json)
             return 0
@@ -102,7 +102,7 @@ def _opened_terminal(settings: Settings, opened: ExitStack) -> Terminal:
 
 def _session(history: FileHistory, wanted: str | None, *, undone_too: bool) -> str | None:
     if wanted is None:
-        return history.latest_session(str(Path.cwd()), undone_too=undone_too)
+        return history.latest_session(str(current_folder()), undone_too=undone_too)
     known = history.store.sessions()
     if wanted in known or history.store.entries(wanted):
         return wanted

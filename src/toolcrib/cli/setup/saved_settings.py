@@ -67,4 +67,6 @@ class SavedSettings:
 
 
 def _as_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
     return f"[{', '.join(value)}]" if isinstance(value, list) else str(value)

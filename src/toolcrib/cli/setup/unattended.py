@@ -22,7 +22,10 @@ from toolcrib.core.models import ModelError
 from toolcrib.environments.specs import backend_name
 from toolcrib.providers.choose import ConfiguredModels, ModelChoice, explain_choice
 
-FLAGS = "--provider, --model, --base-url, --key-env, --key-stdin, --toolsets, --approvals, --backend, --set or --yes"
+FLAGS = (
+    "--provider, --model, --base-url, --key-env, --key-stdin, --search, --toolsets, --approvals, --backend, --set or "
+    "--yes"
+)
 
 
 class SetupAnswers(Struct, frozen=True, kw_only=True):
@@ -34,6 +37,8 @@ class SetupAnswers(Struct, frozen=True, kw_only=True):
     key_env: str
     key_stdin: bool
     toolsets: str | None
+    search: str | None
+    """`free` or `off`: whether free services may search the web."""
     approvals: str | None
     backend: str
     variables: tuple[str, ...]
@@ -46,8 +51,9 @@ class SetupAnswers(Struct, frozen=True, kw_only=True):
         """Whether a flag sets something, so that nothing is asked."""
         return bool(self.names_model or self.wants_key or self.backend or self.variables or self.yes) or (
             self.toolsets,
+            self.search,
             self.approvals,
-        ) != (None, None)
+        ) != (None, None, None)
 
     @property
     def names_model(self) -> bool:
@@ -101,6 +107,8 @@ def _settings(answers: SetupAnswers) -> dict[tuple[str, ...], object]:
         names = toolset_names(answers.toolsets)
         open_runtime().toolsets.require(names)
         values["toolsets",] = names
+    if answers.search is not None:
+        values["web", "keyless"] = answers.search == "free"
     if answers.approvals is not None:
         values["approvals", "mode"] = answers.approvals
     if answers.backend:

@@ -1,4 +1,4 @@
-"""The set-up wizard: five steps, each skipped with Enter."""
+"""The set-up wizard: six steps, each skipped with Enter."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from toolcrib.cli.setup.prompts import MenuOption, ask, ask_yes, choose_one, cho
 from toolcrib.cli.setup.saved_settings import SavedSettings
 from toolcrib.cli.setup.variables import ask_variable, describe, shown, variables_of
 from toolcrib.cli.tool_state import ToolState, tool_states
-from toolcrib.config.env_vars import mask
+from toolcrib.config.env_vars import OPTIONAL_ENV_VARS, mask
 from toolcrib.config.environment import environment
 from toolcrib.config.load import load_settings
 from toolcrib.config.paths import Home
@@ -289,6 +289,34 @@ def _use(name: str, about: JsonObject, runtime: Runtime, unavailable: list[ToolS
     return f"{about.get('description') or name} (for {tools}{where})"
 
 
+FREE_SEARCH, NO_SEARCH = "free", "off"
+
+
+def search_step(saved: SavedSettings) -> None:
+    """Ask which service `web_search` uses: one with a key, one of your own, or free ones."""
+    keyless = load_settings(saved.home).web.keyless
+    variables = {name: about for name, about in OPTIONAL_ENV_VARS.items() if "web_search" in about["tools"]}
+    options = [
+        MenuOption(
+            name=FREE_SEARCH,
+            text="Free public services without a key; your queries leave this machine",
+            is_set=keyless is True,
+        ),
+        *(
+            MenuOption(name=name, text=about["description"], is_set=bool(shown(saved.home, name)))
+            for name, about in variables.items()
+        ),
+        MenuOption(name=NO_SEARCH, text="No search without a key", is_set=keyless is False),
+    ]
+    chosen = choose_one("  Search (number or name, Enter keeps the current setting)", options)
+    if chosen is None:
+        return
+    if chosen.name in variables:
+        ask_variable(saved, chosen.name, variables[chosen.name])
+    else:
+        saved.settings({("web", "keyless"): chosen.name == FREE_SEARCH})
+
+
 def toolsets_step(saved: SavedSettings) -> None:
     """Ask which toolsets the model gets."""
     runtime = open_runtime()
@@ -377,6 +405,7 @@ def run_wizard(home: Home, *, test: bool) -> None:
     steps: list[tuple[str, Callable[[SavedSettings], None]]] = [
         ("Model", functools.partial(model_step, test=test)),
         ("Variables for tools", tools_step),
+        ("Web search", search_step),
         ("Toolsets", toolsets_step),
         ("Approvals", approvals_step),
         ("Backend for commands", backend_step),

@@ -32,7 +32,9 @@ from toolcrib.environments.containers import (
     this_machine,
     this_process,
 )
+from toolcrib.environments.host_process import HostProcess
 from toolcrib.environments.shell import ShellEnvironment
+from toolcrib.environments.shell_pool import SentinelReader
 
 WORKSPACE = "/workspace"
 # How a client finds its engine. None of it reaches a container.
@@ -206,7 +208,18 @@ SETTLE_SECONDS = 0.5
 REFUSES_DISK = re.compile("storage.?opt", re.IGNORECASE)
 REFUSES_CPUS = re.compile("Range of CPUs")
 # Clients transfer output and errors separately and lose their order, so the two are merged inside.
-IN_ORDER = 'exec "$@" 2>&1'
+# podman loses the output of a program that ends while input is on its way to it ("connection reset by peer"). There the
+# end is first reported on standard error; then we end the input, and what is left of it is read before the exit.
+IN_ORDER = """
+marker=$1; shift
+[[ -e /run/.containerenv || ${container-} == podman ]] || exec "$@" 2>&1
+exec {errors}>&2 2>/dev/null
+"$@" 2>&1 {errors}>&-
+code=$?
+printf '\\0%s\\0done\\0%d\\0' "$marker" "$code" >&"$errors"
+while LC_ALL=C IFS= read -r -d '' -N 65536 _; do :; done
+exit "$code"
+"""
 # Some engines set the size of a terminal only after the program has started to read it.
 IN_A_SIZED_TERMINAL = 'stty rows "$1" columns "$2" 2>/dev/null; shift 2; exec "$@"'
 NO_SUCH_CONTAINER = re.compile("no such container", re.IGNORECASE)
@@ -259,13 +272,21 @@ class DockerEngine:
     ) -> EngineProcess:
         await self._check_running()
         if terminal is None:
-            arguments = ["exec", "-i", self._container, self.shell, "-c", IN_ORDER, self.shell, *argv]
+            process = await self._spawn_in_order(argv, on_output)
         else:
             size = (str(terminal.rows), str(terminal.columns))
             sized = (self.shell, "-c", IN_A_SIZED_TERMINAL, self.shell, *size)
             arguments = ["exec", "-i", "-t", self._container, *sized, *argv]
-        process = await self._client.spawn(arguments, on_output=on_output, terminal=terminal)
+            process = await self._client.spawn(arguments, on_output=on_output, terminal=terminal)
         self._witnesses.add(process)
+        return process
+
+    async def _spawn_in_order(self, argv: Sequence[str], on_output: OnOutput) -> HostProcess:
+        marker = secrets.token_hex(16)
+        arguments = ["exec", "-i", self._container, self.shell, "-c", IN_ORDER, self.shell, marker, *argv]
+        # Apart from the end of the program, only the client itself prints on standard error.
+        errors = SentinelReader(marker, on_output, lambda _: process.end_input())
+        process = await self._client.spawn(arguments, on_output=on_output, on_error=errors.feed)
         return process
 
     def address(self) -> Mapping[str, str]:
@@ -524,7 +545,7 @@ def options_from(request: EnvironmentRequest) -> DockerOptions:
         pids_limit=section.pids,
         run_as_host_user=section.run_as_host_user == "on" or (section.run_as_host_user == "auto" and is_mounted),
         extra_args=tuple(section.extra_args),
-        session=request.spec.session,
+        session="/".join(filter(None, (request.spec.session, request.spec.task))),
         persistent=section.persistent,
         container=address.get("container", ""),
     )

@@ -125,7 +125,7 @@ class LocalShellEnvironment(ShellEnvironment):
         )
         await execution.watch(on_output)
         self._keep_task(asyncio.ensure_future(self._report_exit(command_id, process)))
-        await process.write(b"%d\n%b" % (len(blob), blob))
+        await process.write(b"- %d\n%b" % (len(blob), blob))
         return execution
 
     async def _report_exit(self, command_id: str, process: HostProcess) -> None:

@@ -12,11 +12,12 @@ from typing import Literal
 
 from toolcrib.core.environments import BackendPath, CommandExit, CommandRequest, Environment, Execution, OnOutput
 from toolcrib.core.errors import ToolcribError
+from toolcrib.environments.foreground import ForegroundResult
 
 Capability = Literal["pty", "secrets"]
-COMMAND_SECONDS = 30.0
-"""A command of a check that takes longer hangs."""
-GONE_SECONDS = 5.0
+COMMAND_SECONDS = 60.0
+"""A command of a check that takes longer hangs. No check depends on how fast the machine is."""
+GONE_SECONDS = 30.0
 _LOOK_SECONDS = 0.1
 
 # The pattern comes on standard input, so that the search does not find itself.
@@ -58,11 +59,11 @@ class Check:
     needs: frozenset[Capability] = frozenset()
     alone: bool = False
     """It needs an environment that no other check uses."""
-    seconds: float = 90.0
+    seconds: float = 240.0
 
 
 def check(
-    name: str, *needs: Capability, alone: bool = False, seconds: float = 90.0
+    name: str, *needs: Capability, alone: bool = False, seconds: float = 240.0
 ) -> Callable[[Callable[[CheckContext], Awaitable[None]]], Check]:
     """Turn a coroutine function into a check; its docstring is the rule."""
 
@@ -116,6 +117,11 @@ class CheckContext:
     def __init__(self, subject: BackendUnderTest, environment: Environment) -> None:
         self.subject = subject
         self.environment = environment
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        """Tell the reader of the report something that breaks no rule."""
+        self.notes.append(text)
 
     async def run(
         self, command: str, *, stdin: bytes | None = None, cwd: str | None = None, seconds: float = COMMAND_SECONDS
@@ -172,6 +178,14 @@ class CheckContext:
         seen = await self._settled(mark, lambda found: found >= count)
         if seen < count:
             raise ConformanceFailure(f"expected {count} processes to run inside; seen {seen}")
+
+    async def stands_before(self, running: asyncio.Task[ForegroundResult], mark: str, count: int) -> bool:
+        """Whether at least this many processes with `mark` run inside before that command ends."""
+        while not running.done():
+            if await self.running(mark) >= count:
+                return not running.done()
+            await asyncio.sleep(_LOOK_SECONDS)
+        return False
 
     async def none_left(self, mark: str, *, at_once: bool = False) -> None:
         """Expect that no process with `mark` runs inside any more."""

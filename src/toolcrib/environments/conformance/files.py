@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -319,6 +320,26 @@ async def programs_beside_the_session(ctx: CheckContext) -> None:
         await process.abandon()
 
 
+@check("programs-that-read-nothing")
+async def programs_that_read_nothing(ctx: CheckContext) -> None:
+    """A program that ends before it has read its input reports its output and exit code all the same."""
+    argv = ["/bin/sh", "-c", "echo early; exit 5"]
+    for size in (1, 5, 300_000) * 3:
+        printed = OutputRecorder()
+        process = await ctx.environment.spawn(argv, on_output=printed)
+        try:
+            with contextlib.suppress(BrokenPipeError):
+                await process.write(b"x" * size)
+            await process.close_input()
+            equal("exit code", await process.wait(), 5)
+            equal("output", bytes(printed.data), b"early\n")
+        finally:
+            await process.abandon()
+    async with ctx.folder() as folder:
+        for size in (1, 300_000):
+            await raises(IsADirectoryError, ctx.environment.write_file(BackendPath(folder), b"x" * size))
+
+
 @check("nothing-waits-for-pipes")
 async def nothing_waits_for_pipes(ctx: CheckContext) -> None:
     """Pipes and devices are never opened, so that nothing blocks on their other end."""
@@ -343,5 +364,6 @@ EDITING_CHECKS = (
     links_and_folders,
     files_stamped,
     programs_beside_the_session,
+    programs_that_read_nothing,
     nothing_waits_for_pipes,
 )

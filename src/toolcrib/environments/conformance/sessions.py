@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable
+from pathlib import Path
 from typing import Literal
 
 from toolcrib.core.environments import CommandRequest
@@ -19,6 +21,7 @@ from toolcrib.environments.conformance.check import (
     new_marker,
 )
 from toolcrib.environments.conformance.commands import ODD_TEXTS
+from toolcrib.environments.process_tree import command_name, is_ours
 
 
 @check("cwd-kept")
@@ -161,8 +164,8 @@ async def exec_keeps_the_state_before(ctx: CheckContext) -> None:
 async def kills_its_shell(ctx: CheckContext) -> None:
     """A command that kills its own shell ends at once with that signal; the session continues as before."""
     await ctx.run_ok("export BEFORE=here")
-    for signal, code in (("KILL", 137), ("TERM", 143), ("HUP", 129)):
-        outcome = await ctx.run(f"export BEFORE=lost; echo dying; kill -{signal} $$; sleep 5; echo survived", seconds=4)
+    for signal, code in (("KILL", 137), ("TERM", 143), ("USR1", 138)):
+        outcome = await ctx.run(f"export BEFORE=lost; echo dying; kill -{signal} $$; sleep 600; echo survived")
         equal(f"exit code after kill -{signal} $$", outcome.ended.exit_code, code)
         equal("output", outcome.text, "dying\n")
         if signal == "KILL":
@@ -303,31 +306,60 @@ ODD_SESSION_CHECKS = (
 )
 
 
-# The values come on standard input: as arguments they would be visible themselves.
+# The value comes on standard input: as an argument it would be visible itself.
 _WHO_SHOWS = r"""
-command cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | command tr '\0' '\n' >"$SEEN_IN_PROC"
-command env >>"$SEEN_IN_PROC"
-export -p >>"$SEEN_IN_PROC"
-command grep -F -c -f - "$SEEN_IN_PROC"
-command rm -f "$SEEN_IN_PROC"
-unset SEEN_IN_PROC
+IFS= builtin read -r wanted
+{ command env; builtin export -p; } | command grep -F -q -f <(builtin printf '%s\n' "$wanted") && builtin echo command
+builtin read -r boot </proc/sys/kernel/random/boot_id
+builtin echo "space $boot $(command readlink /proc/self/ns/pid)"
+command grep -laF -f - /proc/[0-9]*/environ /proc/[0-9]*/cmdline <<<"$wanted"
 """
+SHOWN_HOLDERS = 3
+_PROC_FILE = re.compile(r"/proc/(\d+)/(?:environ|cmdline)")
 
 
 @check("secrets", "secrets")
 async def secrets_are_not_seen(ctx: CheckContext) -> None:
-    """Keys of this process are neither in a command's environment nor in /proc of any process that it can see."""
-    async with ctx.folder() as folder:
-        for name, value in ctx.subject.secrets.items():
-            equal(f"value of {name}", (await ctx.run(f'printf %s "${{{name}-}}"')).text, "")
-            await ctx.run_ok(f"export SEEN_IN_PROC={folder}/seen")
-            seen = await ctx.run(_WHO_SHOWS, stdin=value.encode() + b"\n")
-            equal(f"occurrences of {name} inside", seen.text.strip(), "0")
+    """Keys of this process are neither in a command's environment nor in /proc of toolcrib or what it starts."""
+    for name, value in ctx.subject.secrets.items():
+        equal(f"value of {name}", (await ctx.run(f'printf %s "${{{name}-}}"')).text, "")
+        # One line of a key with several, because grep takes each line as a pattern.
+        line = max(value.splitlines(), key=len)
+        lines = (await ctx.run(_WHO_SHOWS, stdin=line.encode() + b"\n")).text.splitlines()
+        expect("command" not in lines, f"{name} not to be in a command's environment", "it is")
+        pids = sorted({int(found[1]) for line in lines if (found := _PROC_FILE.fullmatch(line))})
+        if not ctx.environment.isolated and f"space {_process_space()}" in lines:
+            await _note_other_holders(ctx, name, pids)
+        else:
+            equal(f"processes that show {name} inside", pids, [])
     printed = OutputRecorder()
     execution = await ctx.environment.start(CommandRequest(command="env", mode="background"), printed)
     await ctx.ended(execution)
     for name, value in ctx.subject.secrets.items():
         expect(value.encode() not in printed.data, f"{name} not to reach a background command", "it does")
+
+
+async def _note_other_holders(ctx: CheckContext, name: str, pids: list[int]) -> None:
+    """Where commands see the processes of this machine, they also see those that the user gave the key to."""
+    ours = [pid for pid in pids if is_ours(pid)]
+    equal(f"processes of toolcrib that show {name}", ours, [])
+    others = [f"{command_name(pid)} (pid {pid})" for pid in pids]
+    if others:
+        more = f" and {len(others) - SHOWN_HOLDERS} more" if len(others) > SHOWN_HOLDERS else ""
+        ctx.note(
+            f"toolcrib does not show {name}, but other processes of yours do: "
+            f"{', '.join(others[:SHOWN_HOLDERS])}{more}. Commands here run as you and can read it there. To keep "
+            "keys from commands, use the sandbox backend or a container."
+        )
+
+
+def _process_space() -> str:
+    """Identifies the process ids that this process sees: the running system and its pid namespace."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return "unknown"
 
 
 @check("command-is-not-in-proc")

@@ -27,7 +27,7 @@ CHECKS: tuple[Check, ...] = (
     *EDITING_CHECKS,
     *HYGIENE_CHECKS,
 )
-CLOSE_SECONDS = 15.0
+CLOSE_SECONDS = 60.0
 """An environment that takes longer to close hangs."""
 
 
@@ -42,7 +42,7 @@ class CheckResult:
     check: Check
     state: Literal["passed", "failed", "skipped"]
     detail: str = ""
-    """Why it failed or was skipped."""
+    """Why it failed or was skipped, or what to know although it passed."""
     seconds: float = 0.0
 
 
@@ -118,13 +118,15 @@ async def _run_shared(
 ) -> tuple[CheckResult, Environment | None]:
     """The result, and the environment for the next check; None after a failure."""
     started = time.monotonic()
-    problem = ""
+    problem, notes = "", list[str]()
     try:
         async with asyncio.timeout(each.seconds):
             if environment is None:
                 environment = subject.make()
                 await environment.open()
-            await each.run(CheckContext(subject, environment))
+            context = CheckContext(subject, environment)
+            await each.run(context)
+            notes = context.notes
     except TimeoutError:
         problem = f"it took longer than {each.seconds:.0f} s"
     except ConformanceFailure as error:
@@ -139,7 +141,7 @@ async def _run_shared(
         problem = f"{type(error).__name__}: {error}"
     seconds = time.monotonic() - started
     if not problem:
-        return CheckResult(check=each, state="passed", seconds=seconds), environment
+        return CheckResult(check=each, state="passed", detail=" ".join(notes), seconds=seconds), environment
     if environment is not None:
         await close(environment)
     return CheckResult(check=each, state="failed", detail=problem, seconds=seconds), None

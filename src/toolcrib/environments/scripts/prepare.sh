@@ -3,7 +3,7 @@
 # Start a session, so that the whole tree can be found and ended.
 if read -r __tc_stat 2>/dev/null </proc/$$/stat; then
     __tc_stat=(${__tc_stat##*) })
-    [[ ${__tc_stat[3]} == "$$" ]] ||
+    [[ ${__tc_stat[3]} == "$$" ]] || ! type -P setsid >/dev/null ||
         exec setsid "$BASH" --norc --noprofile -c "$BASH_EXECUTION_STRING" bash "$@"
     unset -v __tc_stat
 fi

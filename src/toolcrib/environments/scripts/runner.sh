@@ -3,7 +3,8 @@
 #     eval "$1"; builtin eval "$__tc_before"; __tc_take_command; builtin eval "$__tc_command"
 #
 # The shell is started before its first command: it loads the session (folder, exported variables, functions, aliases)
-# and waits. A command arrives on standard input as `LENGTH newline BLOB`, or in a file; a blob is a list of assignments.
+# and waits. A command arrives on standard input as `MARKER LENGTH newline BLOB` (the marker is `-` for a single command),
+# or in a file; a blob is a list of assignments. Other input is what the last command left unread, and never run.
 # A serving shell forks before each command: that costs a third of a new shell, and the session is already loaded.
 # When the command ends, the session is saved if it changed, and a sentinel message reports the exit code, so that the
 # end is known exactly even while children hold the output open.
@@ -19,19 +20,29 @@ __tc_wait_for_fork() {
     # With job control, a suspended fork would count as ended.
     builtin set +m
     builtin wait "$!"
-    builtin printf '\0%s\0done\0%d\0' "$__tc_marker" "$?"
+    __tc_code=$?
+    [[ ! -e $__tc_folder/report.$! ]] || __tc_pass_on_report "$__tc_folder/report.$!"
+    builtin printf '\0%s\0done\0%d\0' "$__tc_marker" "$__tc_code"
     builtin set -m
 }
 
+# The fork could not report itself, and left its message in a file.
+__tc_pass_on_report() {
+    builtin local IFS=' ' fields
+    builtin mapfile -d '' -t fields <"$1"
+    builtin printf '%s\0' "${fields[@]}"
+    builtin command -p rm -f -- "$1"
+}
+
 __tc_take_command() {
-    builtin local IFS=' ' __tc_stat __tc_blob __tc_length
+    builtin local IFS=' ' __tc_stat __tc_blob __tc_word __tc_length
     builtin read -r __tc_stat 2>/dev/null </proc/$BASHPID/stat
     builtin set -- ${__tc_stat##*) }
     if [[ -n $__tc_file ]]; then
         builtin mapfile -d '' -t __tc_blob <"$__tc_file"
     else
         # The length is in bytes. Bash warns about a missing locale once; do not repeat that here.
-        builtin read -r __tc_length &&
+        builtin read -r -n 64 __tc_word __tc_length && [[ $__tc_word == "${__tc_marker:--}" ]] &&
             { LC_ALL=C IFS= builtin read -r -d '' -N "$__tc_length" __tc_blob; } 2>/dev/null ||
             __tc_leave "${2-}"
     fi
@@ -45,7 +56,8 @@ __tc_take_command() {
     # The jobs of the shell are not jobs of its command.
     [[ -z $__tc_serves ]] || builtin disown -a
     # With `builtin` the redirection would end with the line.
-    exec {__tc_out}>&1 2>&1
+    [[ -z $__tc_marker ]] || exec {__tc_out}>&1
+    exec 2>&1
     [[ $__tc_input == open ]] || exec </dev/null
     __tc_enter_folder
     # A trace (`set -x`) must not show our own commands.
@@ -93,7 +105,7 @@ __tc_make_folder_again() {
 __tc_write_back() {
     builtin unset -v TOOLCRIB_COMMAND_ID
     [[ -d $__tc_folder ]] || __tc_make_folder_again
-    builtin unset -f __tc_wait_for_fork __tc_take_command __tc_leave __tc_enter_folder \
+    builtin unset -f __tc_wait_for_fork __tc_pass_on_report __tc_take_command __tc_leave __tc_enter_folder \
         __tc_find_orphans __tc_make_folder_again __tc_write_back __tc_end_without_shell __tc_finish
     {
         builtin printf 'builtin cd -- %q 2>/dev/null || __tc_gone=%q\n' "$PWD" "$PWD"
@@ -129,14 +141,20 @@ __tc_finish() {
     builtin trap - EXIT DEBUG ERR RETURN
     [[ -z $__tc_serves ]] || __tc_end_without_shell
     [[ $__tc_scan == 0 ]] || __tc_find_orphans
-    [[ $__tc_keep == 1 ]] && __tc_write_back && __tc_changed=1
+    [[ $__tc_keep == 1 ]] && __tc_write_back 2>/dev/null && __tc_changed=1
     if [[ -n ${__tc_at_exit-} ]]; then
         (builtin exit "$__tc_code")
         builtin eval "$__tc_at_exit"
     fi
-    builtin printf '%s\n' "$__tc_id ended" 2>/dev/null >>"$__tc_folder/sessions"
+    # From here on messages of this shell are not the command's.
+    builtin unset -f exec
+    exec 2>/dev/null
+    builtin printf '%s\n' "$__tc_id ended" >>"$__tc_folder/sessions"
     [[ -z $__tc_exit_file ]] || builtin printf '%d\n' "$__tc_code" >|"$__tc_exit_file"
-    [[ -z $__tc_marker ]] || builtin printf '\0%s\0%d\0%d\0%d\0%s\0%s\0%s\0' \
+    [[ -n $__tc_marker ]] || builtin exit "$__tc_code"
+    # The command may have closed our descriptor, or opened a file of its own under that number.
+    [[ /proc/self/fd/$__tc_out -ef /proc/$$/fd/1 ]] || exec {__tc_out}>|"$__tc_folder/report.$BASHPID"
+    builtin printf '\0%s\0%d\0%d\0%d\0%s\0%s\0%s\0' \
         "$__tc_marker" "$__tc_code" "$BASHPID" "$__tc_changed" "$PWD" "${__tc_gone-}" "$__tc_left" >&"$__tc_out"
     builtin exit "$__tc_code"
 }

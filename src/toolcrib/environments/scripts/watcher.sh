@@ -31,7 +31,9 @@ while :; do
         # First the exit, then the size: that way all output before the exit is seen.
         code=
         { read -r code <"$folder/$id.exit"; } 2>/dev/null
+        # A log that is there has a size: if none can be had now (no process could be started), the next round has it.
         size=$(stat -c %s "$folder/$id.log" 2>/dev/null) || size=0
+        ((size)) || [[ ! -s $folder/$id.log ]] || continue
         offset=${offsets[$id]}
         # The log was truncated, below or by another watcher.
         ((offset <= size)) || offset=0

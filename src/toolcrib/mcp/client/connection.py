@@ -39,6 +39,7 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
+from toolcrib.config.os_errors import explain_os_error
 from toolcrib.core.attempt import attempt_async
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.types import JsonObject
@@ -510,6 +511,8 @@ def opening_failure(connection: Connection, error: BaseException) -> ServerFaile
         return ServerFailed(guard.last_failure or f"the server responded with HTTP {guard.last_status}")
     if isinstance(error, ValidationError):
         return ServerFailed("the server's initialization response violates the protocol")
+    if isinstance(error, OSError) and error.errno is not None:
+        return ServerFailed(explain_os_error(error))
     return ServerFailed(one_line(f"{error}", MESSAGE_CHARS) or type(error).__name__)
 
 

@@ -24,6 +24,7 @@ from typing import IO
 import msgspec
 
 from toolcrib.config.files import OWNER_FILE, make_folder
+from toolcrib.config.os_errors import ANOTHER_HOME, explain_os_error
 from toolcrib.environments.host_process import on_exit
 from toolcrib.mcp.client.errors import ServerFailed
 from toolcrib.mcp.client.servers import Server
@@ -98,13 +99,16 @@ class ProcessLedger:
         self._folder = folder
 
     def write(self, command_id: str, server: str, leader: Identity | None = None) -> None:
-        make_folder(self._folder)
         entry = ProcessLedgerEntry(command_id=command_id, server=server, owner=own_identity(), leader=leader)
         temporary = self._folder / f".{command_id}.new"
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, OWNER_FILE)
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(msgspec.json.encode(entry))
-        temporary.replace(self._path(command_id))
+        try:
+            make_folder(self._folder)
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, OWNER_FILE)
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(msgspec.json.encode(entry))
+            temporary.replace(self._path(command_id))
+        except OSError as error:
+            raise ServerFailed(explain_os_error(error, "write to", self._folder, otherwise=ANOTHER_HOME)) from error
 
     def remove(self, command_id: str) -> None:
         self._path(command_id).unlink(missing_ok=True)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from toolcrib.config.os_errors import explain_os_error
 from toolcrib.core.attempt import attempt_async
 from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import ToolcribError
@@ -533,4 +534,6 @@ def _reason(error: BaseException | None) -> str:
         return ""
     if isinstance(error, TimeoutError):
         return "it did not answer in time"
+    if isinstance(error, OSError) and error.errno is not None:
+        return explain_os_error(error)
     return str(error) or type(error).__name__

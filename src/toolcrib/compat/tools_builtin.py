@@ -1,0 +1,249 @@
+"""`tools.file_tools`, `tools.todo_tool` and the other modules of built-in tools: the tools as functions.
+
+Each runs the tool of the default runtime through its whole pipeline. The tools of the agent loop work on the state of a
+running agent; as functions they take that state as an argument, as in the reference.
+"""
+
+# The parameters are the reference's, also those that nothing here depends on.
+# ruff: noqa: ARG001
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from toolcrib.api import default_runtime, handle_function_call
+from toolcrib.core.types import JsonObject
+from toolcrib.registry.default import registry
+from toolcrib.registry.results import tool_error, tool_result
+from toolcrib.sessions.todo import TodoStore
+
+__all__ = [
+    "TodoStore",
+    "check_clarify_requirements",
+    "check_cronjob_requirements",
+    "check_delegate_requirements",
+    "check_memory_requirements",
+    "check_sandbox_requirements",
+    "check_session_search_requirements",
+    "check_skills_requirements",
+    "check_todo_requirements",
+    "clarify_tool",
+    "cronjob",
+    "delegate_task",
+    "execute_code",
+    "memory_tool",
+    "patch_tool",
+    "read_file_tool",
+    "registry",
+    "search_tool",
+    "session_search",
+    "skill_manage",
+    "skill_view",
+    "skills_list",
+    "todo_tool",
+    "write_file_tool",
+]
+
+SANDBOX_AVAILABLE = True
+_SCHEMAS = {
+    "CLARIFY_SCHEMA": "clarify",
+    "CRONJOB_SCHEMA": "cronjob",
+    "DELEGATE_TASK_SCHEMA": "delegate_task",
+    "EXECUTE_CODE_SCHEMA": "execute_code",
+    "MEMORY_SCHEMA": "memory",
+    "PATCH_SCHEMA": "patch",
+    "READ_FILE_SCHEMA": "read_file",
+    "SEARCH_FILES_SCHEMA": "search_files",
+    "SESSION_SEARCH_SCHEMA": "session_search",
+    "SKILLS_LIST_SCHEMA": "skills_list",
+    "SKILL_MANAGE_SCHEMA": "skill_manage",
+    "SKILL_VIEW_SCHEMA": "skill_view",
+    "TODO_SCHEMA": "todo",
+    "WRITE_FILE_SCHEMA": "write_file",
+}
+
+
+def read_file_tool(path: str, offset: int = 1, limit: int = 500, task_id: str = "default") -> str:
+    return _call("read_file", {"path": path, "offset": offset, "limit": limit}, task_id)
+
+
+def write_file_tool(
+    path: str, content: str, task_id: str = "default", cross_profile: bool = False, session_id: str | None = None
+) -> str:
+    return _call("write_file", {"path": path, "content": content}, task_id, session_id)
+
+
+def patch_tool(
+    mode: str = "replace",
+    path: str | None = None,
+    old_string: str | None = None,
+    new_string: str | None = None,
+    replace_all: bool = False,
+    patch: str | None = None,
+    task_id: str = "default",
+    cross_profile: bool = False,
+    session_id: str | None = None,
+) -> str:
+    args = {"mode": mode, "path": path, "old_string": old_string, "new_string": new_string, "patch": patch}
+    return _call("patch", {**args, "replace_all": replace_all or None}, task_id, session_id)
+
+
+def search_tool(
+    pattern: str,
+    target: str = "content",
+    path: str = ".",
+    file_glob: str | None = None,
+    limit: int = 50,
+    offset: int = 0,
+    output_mode: str = "content",
+    context: int = 0,
+    task_id: str = "default",
+) -> str:
+    args = {"pattern": pattern, "target": target, "path": path, "file_glob": file_glob, "limit": limit}
+    more = {"offset": offset or None, "output_mode": output_mode, "context": context or None}
+    return _call("search_files", {**args, **more}, task_id)
+
+
+def notify_other_tool_call(task_id: str = "default") -> None:
+    """Told about each call of another tool in a task. Nothing depends on it: repeated reads are noticed elsewhere."""
+
+
+def reset_file_dedup(task_id: str | None = None) -> None:
+    """Let a task read unchanged files again in full. Here it always may."""
+
+
+def clear_file_ops_cache(task_id: str | None = None) -> None:
+    """Forget the file access of a task. Here a session's environment is looked up for each call."""
+
+
+def execute_code(code: str, task_id: str | None = None, enabled_tools: list[str] | None = None) -> str:
+    return str(handle_function_call("execute_code", {"code": code}, task_id, enabled_tools=enabled_tools))
+
+
+def skills_list(category: str | None = None, task_id: str | None = None) -> str:
+    return _call("skills_list", {"category": category}, task_id)
+
+
+def skill_view(name: str, file_path: str | None = None, task_id: str | None = None, preprocess: bool = True) -> str:
+    return _call("skill_view", {"name": name, "file_path": file_path}, task_id)
+
+
+def skill_manage(
+    action: str,
+    name: str,
+    content: str | None = None,
+    category: str | None = None,
+    file_path: str | None = None,
+    file_content: str | None = None,
+    old_string: str | None = None,
+    new_string: str | None = None,
+    replace_all: bool = False,
+    absorbed_into: str | None = None,
+) -> str:
+    args = {"action": action, "name": name, "content": content, "category": category, "file_path": file_path}
+    change = {"file_content": file_content, "old_string": old_string, "new_string": new_string}
+    return _call("skill_manage", {**args, **change, "replace_all": replace_all or None, "absorbed_into": absorbed_into})
+
+
+def cronjob(action: str, job_id: str | None = None, **options: Any) -> str:
+    return _call("cronjob", {"action": action, "job_id": job_id, **options}, options.pop("task_id", None))
+
+
+def clarify_tool(
+    question: str, choices: Sequence[str] | None = None, callback: Callable[..., str] | None = None
+) -> str:
+    """Ask the person through `callback(question, choices)`; without one, through the front end of the runtime."""
+    if callback is None:
+        return _call("clarify", {"question": question, "choices": list(choices) if choices else None})
+    if not question.strip():
+        return tool_error("the question is empty; say what to ask")
+    offered = [str(choice).strip() for choice in choices or () if str(choice).strip()] or None
+    answer = callback(question.strip(), offered)
+    return tool_result(question=question.strip(), choices_offered=offered, user_response=str(answer).strip())
+
+
+def todo_tool(todos: list[JsonObject] | None = None, merge: bool = False, store: TodoStore | None = None) -> str:
+    """Read or write the plan in `store`."""
+    if store is None:
+        return tool_error("todo must be handled by the agent loop; pass store=TodoStore()")
+    if todos is not None:
+        store.write(todos, merge)
+    return tool_result(store.answer())
+
+
+def memory_tool(
+    action: str | None = None,
+    target: str = "memory",
+    content: str | None = None,
+    old_text: str | None = None,
+    operations: list[JsonObject] | None = None,
+    store: Any = None,
+) -> str:
+    """Change the memory of the home; `store` is there for callers of the reference and not needed."""
+    args = {"action": action, "target": target, "content": content, "old_text": old_text, "operations": operations}
+    return _call("memory", args)
+
+
+def session_search(
+    query: str = "",
+    role_filter: str | None = None,
+    limit: int = 3,
+    db: Any = None,
+    current_session_id: str | None = None,
+    session_id: str | None = None,
+    around_message_id: int | None = None,
+    window: int = 5,
+    sort: str | None = None,
+    profile: str | None = None,
+) -> str:
+    args = {"query": query or None, "role_filter": role_filter, "limit": limit, "session_id": session_id, "sort": sort}
+    return _call("session_search", {**args, "around_message_id": around_message_id, "window": window})
+
+
+def delegate_task(
+    goal: str | None = None,
+    context: str | None = None,
+    tasks: list[JsonObject] | None = None,
+    max_iterations: int | None = None,
+    role: str | None = None,
+    background: bool | None = None,
+    parent_agent: Any = None,
+) -> str:
+    return _call("delegate_task", {"goal": goal, "context": context, "tasks": tasks, "role": role})
+
+
+def _always() -> bool:
+    """Whether the tool can be used: always, because toolcrib brings all that it needs."""
+    return True
+
+
+check_clarify_requirements = check_delegate_requirements = check_memory_requirements = _always
+check_session_search_requirements = check_skills_requirements = check_todo_requirements = _always
+
+
+def check_cronjob_requirements() -> bool:
+    return _is_available("cronjob")
+
+
+def check_sandbox_requirements() -> bool:
+    return _is_available("execute_code")
+
+
+def _is_available(name: str) -> bool:
+    found = default_runtime().registry
+    entry = found.get_entry(name)
+    return entry is not None and bool(found.available([entry]))
+
+
+def _call(name: str, args: JsonObject, task_id: str | None = None, session_id: str | None = None) -> str:
+    given = {key: value for key, value in args.items() if value is not None}
+    result = handle_function_call(name, given, task_id, session_id=session_id)
+    return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+
+
+def __getattr__(name: str) -> JsonObject:
+    schema = registry.get_schema(_SCHEMAS[name]) if name in _SCHEMAS else None
+    if schema is None:
+        raise AttributeError(f"the modules of built-in tools have no attribute {name!r}")
+    return schema

@@ -1,0 +1,1 @@
+"""Search and reading services on the web, behind one small protocol."""

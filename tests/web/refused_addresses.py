@@ -1,0 +1,378 @@
+"""Addresses that must never be reached, in the forms that have fooled other programs. `{port}` is a listener's port."""
+
+LOOPBACK = """
+http://127.0.0.1:{port}/
+http://127.0.0.1:{port}
+http://127.0.0.2:{port}/
+http://127.1.2.3:{port}/
+http://127.255.255.254:{port}/
+https://127.0.0.1:{port}/
+HTTP://127.0.0.1:{port}/
+http://127.0.0.1.:{port}/
+http://localhost:{port}/
+http://LOCALHOST:{port}/
+http://LocalHost.:{port}/
+http://localhost.localdomain:{port}/
+http://foo.localhost:{port}/
+http://a.b.localhost:{port}/
+http://ip6-localhost:{port}/
+http://ip6-loopback:{port}/
+http://0.0.0.0:{port}/
+http://0.1.2.3:{port}/
+http://[::1]:{port}/
+http://[::]:{port}/
+http://[0:0:0:0:0:0:0:1]:{port}/
+http://[0000:0000:0000:0000:0000:0000:0000:0001]:{port}/
+http://[::0001]:{port}/
+http://[0::1]:{port}/
+http://[::127.0.0.1]:{port}/
+http://[::7f00:1]:{port}/
+http://[::ffff:127.0.0.1]:{port}/
+http://[::FFFF:127.0.0.1]:{port}/
+http://[::ffff:7f00:1]:{port}/
+http://[::ffff:7f00:0001]:{port}/
+http://[0:0:0:0:0:ffff:127.0.0.1]:{port}/
+http://[::ffff:0:127.0.0.1]:{port}/
+http://[::ffff:0:7f00:1]:{port}/
+http://[64:ff9b::127.0.0.1]:{port}/
+http://[64:ff9b::7f00:1]:{port}/
+http://[64:ff9b:1::127.0.0.1]:{port}/
+http://[2002:7f00:1::]:{port}/
+http://[2002:7f00:0001::1]:{port}/
+http://[2001:0:7f00:1::]:{port}/
+http://[2001:0:4136:e378:8000:63bf:80ff:fffe]:{port}/
+http://[2001:470::5efe:7f00:1]:{port}/
+http://[2001:470::200:5efe:127.0.0.1]:{port}/
+"""
+
+NUMBERS = """
+http://2130706433:{port}/
+http://2130706433.:{port}/
+http://02130706433:{port}/
+http://017700000001:{port}/
+http://0177.0.0.1:{port}/
+http://0177.0.0.01:{port}/
+http://00177.0.0.1:{port}/
+http://0177.0.1:{port}/
+http://0177.1:{port}/
+http://127.0.0.01:{port}/
+http://127.0.0.001:{port}/
+http://127.000.000.001:{port}/
+http://127.00.0.1:{port}/
+http://0x7f000001:{port}/
+http://0X7F000001:{port}/
+http://0x7f.0x0.0x0.0x1:{port}/
+http://0x7f.0.0.1:{port}/
+http://0x7f.1:{port}/
+http://0x7f.0.1:{port}/
+http://127.0x0.0.1:{port}/
+http://127.0.0.0x1:{port}/
+http://0x0000007f.0.0.1:{port}/
+http://127.1:{port}/
+http://127.0.1:{port}/
+http://127.1.:{port}/
+http://127:{port}/
+http://0:{port}/
+http://0x:{port}/
+http://0x0:{port}/
+http://1:{port}/
+http://4294967295:{port}/
+http://4294967296:{port}/
+http://340282366920938463463374607431768211455:{port}/
+http://2852039166:{port}/
+http://0xa9fea9fe:{port}/
+http://0xa9.0xfe.0xa9.0xfe:{port}/
+http://0251.0376.0251.0376:{port}/
+http://169.254.43518:{port}/
+http://169.16689662:{port}/
+http://10.1:{port}/
+http://0xa.1:{port}/
+http://012.1:{port}/
+http://192.168.257:{port}/
+http://0xc0a80001:{port}/
+http://3232235521:{port}/
+http://127.0.0.256:{port}/
+http://127.0.0.1.1:{port}/
+http://127.0.0.:{port}/
+http://127..0.1:{port}/
+http://.127.0.0.1:{port}/
+http://127.0.0.1..:{port}/
+http://1e3:{port}/
+http://127.0.0.1e0:{port}/
+http://-1:{port}/
+http://+127.0.0.1:{port}/
+"""
+
+PRIVATE = """
+http://10.0.0.1:{port}/
+http://10.255.255.255:{port}/
+http://172.16.0.1:{port}/
+http://172.31.255.255:{port}/
+http://192.168.0.1:{port}/
+http://192.168.1.1:{port}/
+http://100.64.0.1:{port}/
+http://100.127.255.255:{port}/
+http://192.0.0.1:{port}/
+http://192.0.2.1:{port}/
+http://198.18.0.1:{port}/
+http://198.19.255.255:{port}/
+http://198.51.100.1:{port}/
+http://203.0.113.1:{port}/
+http://192.88.99.1:{port}/
+http://224.0.0.1:{port}/
+http://239.255.255.250:{port}/
+http://240.0.0.1:{port}/
+http://255.255.255.255:{port}/
+http://[fc00::1]:{port}/
+http://[fd12:3456:789a::1]:{port}/
+http://[fe80::1]:{port}/
+http://[febf::1]:{port}/
+http://[fec0::1]:{port}/
+http://[ff02::1]:{port}/
+http://[2001:db8::1]:{port}/
+http://[3fff::1]:{port}/
+http://[100::1]:{port}/
+http://[5f00::1]:{port}/
+http://[4000::1]:{port}/
+http://[::ffff:10.0.0.1]:{port}/
+http://[::ffff:192.168.1.1]:{port}/
+http://[::10.0.0.1]:{port}/
+http://[64:ff9b::10.0.0.1]:{port}/
+http://[64:ff9b::c0a8:1]:{port}/
+http://[2002:a00:1::]:{port}/
+http://[2002:c0a8:101::1]:{port}/
+http://router:{port}/
+http://intranet:{port}/
+http://printer.local:{port}/
+http://nas.lan:{port}/
+http://wiki.corp:{port}/
+http://server.internal:{port}/
+http://box.home.arpa:{port}/
+http://fritz.box.home:{port}/
+http://app.intranet:{port}/
+http://10.0.0.1.nip.io:{port}/
+http://127-0-0-1.sslip.io:{port}/
+http://app.localtest.me:{port}/
+http://lvh.me:{port}/
+"""
+
+METADATA = """
+http://169.254.169.254:{port}/latest/meta-data/
+http://169.254.169.254.:{port}/
+http://169.254.169.253:{port}/
+http://169.254.170.2:{port}/v2/credentials
+http://169.254.170.23:{port}/
+http://169.254.42.42:{port}/
+http://169.254.0.1:{port}/
+http://100.100.100.200:{port}/
+http://168.63.129.16:{port}/
+http://192.0.0.192:{port}/
+http://[fd00:ec2::254]:{port}/
+http://[fd00:ec2::23]:{port}/
+http://[fd20:ce::254]:{port}/
+http://[fd00:42::42]:{port}/
+http://[::ffff:169.254.169.254]:{port}/
+http://[::ffff:a9fe:a9fe]:{port}/
+http://[::169.254.169.254]:{port}/
+http://[64:ff9b::169.254.169.254]:{port}/
+http://[64:ff9b::a9fe:a9fe]:{port}/
+http://[64:ff9b:1::a9fe:a9fe]:{port}/
+http://[2002:a9fe:a9fe::]:{port}/
+http://[2002:a9fe:a9fe::1]:{port}/
+http://[2001:470::5efe:a9fe:a9fe]:{port}/
+http://metadata:{port}/
+http://metadata.google.internal:{port}/computeMetadata/v1/
+http://METADATA.google.internal.:{port}/
+http://metadata.goog:{port}/
+http://metadata.azure.internal:{port}/
+http://instance-data:{port}/
+http://instance-data.ec2.internal:{port}/
+http://metadata.tencentyun.com:{port}/
+"""
+
+UNICODE = """
+http://１２７.０.０.１:{port}/
+http://①②⑦.⓪.⓪.①:{port}/
+http://127。0。0。1:{port}/
+http://127．0．0．1:{port}/
+http://127｡0｡0｡1:{port}/
+http://１２７。０。０。１:{port}/
+http://ⓛⓞⓒⓐⓛⓗⓞⓢⓣ:{port}/
+http://ｌｏｃａｌｈｏｓｔ:{port}/
+http://localhoſt:{port}/
+http://𝟏𝟐𝟕.𝟎.𝟎.𝟏:{port}/
+http://𝓁𝑜𝒸𝒶𝓁𝒽𝑜𝓈𝓉:{port}/
+http://²¹³⁰⁷⁰⁶⁴³³:{port}/
+http://0ｘ7f.1:{port}/
+http://metadata。google。internal:{port}/
+http://169｡254｡169｡254:{port}/
+http://١٢٧.٠.٠.١:{port}/
+http://127.0.0.1\u200b:{port}/
+http://127.0.0\u00ad.1:{port}/
+http://local\u200dhost:{port}/
+http://127.0.0.1\u2044:{port}/
+http://127.0.0.1\uff0f:{port}/
+http://example.org\uff0f@127.0.0.1:{port}/
+http://127.0.0.1\u3002:{port}/
+http://\u202e127.0.0.1:{port}/
+http://[::1\uff3d:{port}/
+"""
+
+SYNTAX = r"""
+http://user@127.0.0.1:{port}/
+http://user:password@127.0.0.1:{port}/
+http://example.org@127.0.0.1:{port}/
+http://example.org:80@127.0.0.1:{port}/
+http://example.org%40127.0.0.1:{port}/
+http://127.0.0.1:{port}@example.org/
+http://user:password@example.org/
+http://@example.org/
+http://:@example.org/
+http://example.org\@127.0.0.1:{port}/
+http://127.0.0.1:{port}\@example.org/
+http:\\127.0.0.1:{port}\
+http:/\127.0.0.1:{port}/
+http://example.org\.127.0.0.1:{port}/
+http:/127.0.0.1:{port}/
+http:127.0.0.1:{port}/
+http:///127.0.0.1:{port}/
+http:////127.0.0.1:{port}/
+//127.0.0.1:{port}/
+/\127.0.0.1:{port}/
+127.0.0.1:{port}/
+localhost:{port}/
+http://%31%32%37.0.0.1:{port}/
+http://127%2e0%2e0%2e1:{port}/
+http://127.0.0.1%2f:{port}/
+http://127.0.0.1%00.example.org:{port}/
+http://127.0.0.1%20:{port}/
+http://%6c%6f%63%61%6c%68%6f%73%74:{port}/
+http://localhost%2e:{port}/
+http://[::1%25lo]:{port}/
+http://[::1%lo]:{port}/
+http://[fe80::1%25eth0]:{port}/
+http://[::1:{port}/
+http://::1]:{port}/
+http://::1:{port}/
+http://[[::1]]:{port}/
+http://[127.0.0.1]:{port}/
+http://[::1].example.org:{port}/
+http://[::1]@example.org:{port}/
+http://[v1.::1]:{port}/
+http://127.0.0.1:{port}:80/
+http://127.0.0.1:0{port}0/
+http://127.0.0.1:-{port}/
+http://127.0.0.1:+{port}/
+http://127.0.0.1:٨٠/
+http://127.0.0.1: {port}/
+http://example.org:/
+http://example.org:0/
+http://example.org:65536/
+http://example.org:99999999999/
+http://
+http:///
+http://:{port}/
+http://./
+http://../
+http://?@127.0.0.1:{port}/
+http://#@127.0.0.1:{port}/
+http://127.0.0.1:{port}#@example.org/
+http://127.0.0.1:{port}?@example.org/
+http://exam ple.org/
+http://example.org /
+http://-example.org/
+http://example-.org/
+http://exa*mple.org/
+http://example..org/
+http://example.org,127.0.0.1:{port}/
+http://example.org;127.0.0.1:{port}/
+http://example.org|127.0.0.1:{port}/
+http://<127.0.0.1>:{port}/
+http://"127.0.0.1":{port}/
+http://{{127.0.0.1}}:{port}/
+http://$HOME:{port}/
+"""
+
+CONTROL = [
+    "http://127.0.0.1:{port}/\r\nHost: example.org",
+    "http://127.0.0.1\t:{port}/",
+    "http://127.\n0.0.1:{port}/",
+    "http://127.0.0.1\r:{port}/",
+    "ht\ntp://127.0.0.1:{port}/",
+    "\thttp://127.0.0.1:{port}/",
+    "http://127.0.0.1:{port}/\n",
+    "http://example.org/\r\nX-Injected: yes",
+    "http://example.org\x00.127.0.0.1:{port}/",
+    "\x00http://127.0.0.1:{port}/",
+    "http://example.org/\x7f",
+    "http://example.org\x0b/",
+    "  http://127.0.0.1:{port}/  ",
+    "",
+    "   ",
+    "http://" + "a" * 64 + ".example.org/",
+    "http://" + ".".join(["a" * 60] * 5) + "/",
+    "http://example.org/" + "a" * 9_000,
+]
+
+SCHEMES = """
+file:///etc/passwd
+file://127.0.0.1/etc/passwd
+FILE:///etc/passwd
+ftp://127.0.0.1:{port}/
+sftp://127.0.0.1:{port}/
+gopher://127.0.0.1:{port}/_GET
+dict://127.0.0.1:{port}/info
+ldap://127.0.0.1:{port}/
+tftp://127.0.0.1:{port}/
+jar:http://127.0.0.1:{port}/!/
+view-source:http://127.0.0.1:{port}/
+data:text/html,<h1>hi</h1>
+javascript:fetch('http://127.0.0.1:{port}/')
+about:blank
+chrome://settings
+blob:http://127.0.0.1:{port}/x
+ws://127.0.0.1:{port}/
+wss://127.0.0.1:{port}/
+unix:///var/run/docker.sock
+http+unix://%2Fvar%2Frun%2Fdocker.sock/info
+netdoc:///etc/passwd
+phar:///tmp/x
+php://filter
+mailto:a@example.org
+"""
+
+CREDENTIALS = """
+http://example.org/?api_key=abcdef
+http://example.org/?apikey=abcdef
+http://example.org/?API-KEY=abcdef
+http://example.org/?x=1&access_token=abcdef
+http://example.org/?token=abcdef
+http://example.org/?a=b;password=hunter2
+http://example.org/?client_secret=abcdef
+http://example.org/;password=abc/
+http://example.org/?X-Amz-Signature=0123456789abcdef
+http://example.org/?%61pi_key=abcdef
+http://example.org/?key=AbCdEf0123456789AbCdEf01
+http://example.org/sk-abcdefghijklmnopqrstuvwx
+http://example.org/?q=ghp_abcdefghijklmnopqrstuvwxyz0123
+http://example.org/?q=sk%2Dabcdefghijklmnopqrstuvwx
+http://example.org/?q=sk%252Dabcdefghijklmnopqrstuvwx
+http://example.org/#sk-abcdefghijklmnopqrstuvwx
+"""
+
+PORTS = """
+http://example.org:22/
+http://example.org:25/
+http://example.org:6379/
+http://93.184.216.34:11211/
+"""
+
+ALL: list[str] = [
+    *(
+        line
+        for block in (LOOPBACK, NUMBERS, PRIVATE, METADATA, UNICODE, SYNTAX, SCHEMES, CREDENTIALS, PORTS)
+        for line in block.split("\n")
+        if line.strip()
+    ),
+    *CONTROL,
+]
