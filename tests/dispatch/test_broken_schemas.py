@@ -62,6 +62,7 @@ BROKEN_KEYWORDS: list[dict[str, Any]] = [
     {"if": {"pattern": "("}, "then": False}, {"description": None}, {"title": 5}, {"examples": "one"},
     {"uniqueItems": "yes"}, {"additionalProperties": "some"}, {"format": 5}, {"$id": "::"}, {"$anchor": "1 2"},
     {"default": {1, 2}}, {"dependentRequired": 5}, {"contains": [], "maxContains": 0}, {"exclusiveMinimum": True},
+    {"additionalItems": {"oneOf": 5}, "title": 5}, {"items": [{"type": 5}], "additionalItems": {"oneOf": 5}},
     {"unevaluatedProperties": False, "allOf": [{"$ref": "#/nowhere"}]}, {"$dynamicRef": "#none"},
 ]  # fmt: skip
 
@@ -130,6 +131,10 @@ CLEAR = [
     pytest.param({"type": "Integer"}, 5, "x", id="a type in capitals"),
     pytest.param({"type": "sting"}, "x", {}, id="a misspelt type"),
     pytest.param({"type": "string | null"}, None, {}, id="a union with a bar"),
+    pytest.param({"type": "list[str]"}, ["x"], [5], id="a Python generic"),
+    pytest.param({"type": "Optional[int]"}, None, "x", id="a Python optional"),
+    pytest.param({"type": "string[]"}, ["x"], {"a": 1}, id="an array of a type"),
+    pytest.param({"type": "date"}, "2026-01-31", {}, id="a format as a type"),
     pytest.param("string", "x", {}, id="a type name instead of a schema"),
     pytest.param({"type": "integer", "minimum": "1"}, 1, 0, id="a number as text"),
     pytest.param({"type": "number", "minimum": 0, "exclusiveMinimum": True}, 1, 0, id="draft 4 limits"),

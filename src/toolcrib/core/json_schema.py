@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 from toolcrib.core.spelling import is_misspelling
@@ -13,23 +14,40 @@ TYPES = ("string", "number", "integer", "boolean", "array", "object", "null")
 TYPE_SPELLINGS = {
     "str": "string",
     "text": "string",
+    "char": "string",
+    "date": "string",
+    "datetime": "string",
+    "date-time": "string",
+    "time": "string",
+    "uri": "string",
+    "url": "string",
+    "email": "string",
+    "uuid": "string",
+    "path": "string",
+    "password": "string",
     "int": "integer",
     "long": "integer",
     "float": "number",
     "double": "number",
     "decimal": "number",
+    "numeric": "number",
     "bool": "boolean",
     "list": "array",
     "tuple": "array",
     "set": "array",
+    "sequence": "array",
     "dict": "object",
     "map": "object",
+    "mapping": "object",
+    "record": "object",
     "none": "null",
     "nonetype": "null",
 }
 COUNTS = frozenset({"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"})
 NUMBERS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
 FLAGS = frozenset({"uniqueItems", "additionalProperties", "deprecated", "readOnly", "writeOnly"})
+_PARAMETERS = re.compile(r"\[.*\]|<.*>", re.DOTALL)
+_ELEMENTS = re.compile(r"(?:list|array|set|sequence)[\[<](.+)[\]>]|(.+)\[\]", re.IGNORECASE)
 _FLAG_WORDS = {"true": True, "false": False}
 _INCLUSIVE_LIMITS = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
 
@@ -38,12 +56,28 @@ def clean_types(value: Any) -> list[str]:
     """The type names in a `type` keyword, repaired; empty when it says nothing usable."""
     given = value if isinstance(value, (list, tuple)) else [value]
     # `string | null` is how many languages write a union.
-    names = [part.strip() for name in given if isinstance(name, str) for part in name.split("|")]
+    names = [part.strip() for name in given if isinstance(name, str) for part in _without_parameters(name).split("|")]
     repaired = [_type_name(name.lower()) for name in names]
     if any(name not in TYPES for name in repaired) or not all(isinstance(name, str) for name in given):
         # An unknown name may mean anything, so the keyword as a whole excludes nothing.
         return []
     return list(dict.fromkeys(repaired))
+
+
+def _without_parameters(name: str) -> str:
+    """`list[str]` and `array<string>` as `list` and `array`, `string[]` as `array`, `Optional[int]` as `int | null`."""
+    if name.lower().startswith("optional[") and name.endswith("]"):
+        return f"{_without_parameters(name[9:-1])} | null"
+    if name.endswith("[]"):
+        return "array"
+    return _PARAMETERS.sub("", name)
+
+
+def element_schema(schema: JsonObject) -> Any:
+    """The schema of the items that a type such as `list[str]` or `string[]` names; None if it names none."""
+    name = schema.get("type")
+    found = _ELEMENTS.fullmatch(name.strip()) if isinstance(name, str) else None
+    return read_schema(found[1] or found[2]) if found else None
 
 
 def _type_name(name: str) -> str:

@@ -18,6 +18,7 @@ from toolcrib.core.json_schema import (
     NUMBERS,
     TYPES,
     clean_types,
+    element_schema,
     read_flag,
     read_number,
     read_required,
@@ -130,7 +131,9 @@ class _Repair:
             node[keyword] = self._map(node, keyword, value, where, parents)
         elif keyword in SCHEMA_LISTS or (keyword == "items" and isinstance(value, list)):
             self._add_list(node, keyword, value, where, parents)
-        elif keyword in SCHEMAS and (keyword != "additionalItems" or isinstance(schema.get("items"), list)):
+        elif keyword == "additionalItems" and not isinstance(schema.get("items"), list):
+            pass  # Without a list of items it says nothing.
+        elif keyword in SCHEMAS:
             if read_schema(value) is None:
                 self._drop(node, where, value)
             else:
@@ -175,7 +178,9 @@ class _Repair:
             self._note(place, f"{_shown(names)}, because they say `required: true` themselves")
 
     def _complete(self, node: JsonObject, schema: JsonObject) -> None:
-        """Loosen what has another meaning without a part that was dropped next to it."""
+        """Loosen what has another meaning without a part that was dropped next to it; add what a type says of items."""
+        if "items" not in schema and node.get("type") == "array" and (element := element_schema(schema)) is not None:
+            node["items"] = element
         has_lost_names = any(
             keyword in schema and (keyword not in node or len(node[keyword]) < len(schema[keyword]))
             for keyword in ("properties", "patternProperties")

@@ -12,7 +12,15 @@ import re
 from typing import Any
 from urllib.parse import unquote
 
-from toolcrib.core.json_schema import COUNTS, NUMBERS, clean_types, read_number, read_required, read_schema
+from toolcrib.core.json_schema import (
+    COUNTS,
+    NUMBERS,
+    clean_types,
+    element_schema,
+    read_number,
+    read_required,
+    read_schema,
+)
 from toolcrib.core.types import JsonObject
 from toolcrib.definitions.dialects.keywords import (
     ANNOTATIONS,
@@ -270,7 +278,7 @@ class _Normaliser:
 
     def _add_items(self, node: JsonObject, schema: JsonObject) -> None:
         """Arrays of all drafts in the newest syntax: `prefixItems` first, `items` for the others."""
-        first, rest = schema.get("prefixItems"), schema.get("items")
+        first, rest = schema.get("prefixItems"), schema.get("items", element_schema(schema))
         if isinstance(rest, list):
             first, rest = rest, schema.get("additionalItems")
         elif "prefixItems" in self._ignored:
