@@ -199,7 +199,8 @@ def _examine(policy: Policy, action: Action, read: ReadCommand) -> _Risks:
         if effect.kind == "exec":
             _examine_command(there, effect, risks, where, read)
         elif effect.kind == "remote" or _is_unnamed_record(action, effect, where):
-            _examine_record(action, effect, risks)
+            danger = _record_danger(action, effect)
+            risks.dangers += [danger] if danger is not None else []
         elif effect.kind in ("write", "delete"):
             _examine_write(policy, action, effect, risks, where)
         elif effect.kind == "read" and effect.target and policy.sensitive.is_secret(effect.target, where):
@@ -316,21 +317,19 @@ def _is_unnamed_record(action: Action, effect: Effect, folders: PathScope) -> bo
     return is_id and not folders.exists(effect.target)
 
 
-def _examine_record(action: Action, effect: Effect, risks: _Risks) -> None:
+def _record_danger(action: Action, effect: Effect) -> Danger | None:
     """Every change of a remote record needs approval; the grant covers the same change in the same service."""
     does = effect.action if effect.kind == "remote" else effect.kind
     if does == "read":
-        return
+        return None
     service = service_of(effect) or f"the service behind {action.tool}"
     noun = "delete" if does in RECORD_DELETES else "change"
     record = f" {effect.target}" if effect.target else ""
-    risks.dangers.append(
-        Danger(
-            rule=f"remote_{noun}",
-            description=f"remote {noun}",
-            reason=f"{action.title or action.tool} wants to {does or 'change'}{record} in {service}",
-            scope=f"in {service}",
-        )
+    return Danger(
+        rule=f"remote_{noun}",
+        description=f"remote {noun}",
+        reason=f"{action.title or action.tool} wants to {does or 'change'}{record} in {service}",
+        scope=f"in {service}",
     )
 
 
