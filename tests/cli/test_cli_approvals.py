@@ -58,6 +58,9 @@ def log(toolcrib: Program) -> ApprovalLog:
         ("rm -rf build", ("--backend", "docker", "--host-mounts"), "ask", 1),
         ("rm -rf /", ("--backend", "docker"), "deny", 3),
         ("echo 'no end", (), "ask", 1),
+        ("s3://backups/2026", ("--effect", "delete", "--tool", "bucket_delete"), "ask", 1),
+        ("s3://backups/2026", ("--effect", "read"), "allow", 0),
+        ("notes.txt", ("--effect", "write"), "allow", 0),
     ],
 )
 def test_a_command_is_judged_without_running(

@@ -1,4 +1,4 @@
-"""`toolcrib skills list|view|check`, as a person and as a program see them."""
+"""`toolcrib skills list|view|approve|check`, as a person and as a program see them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.cli_program import Program
+from toolcrib.config.paths import Home
+from toolcrib.skills.authorship import SkillAuthorship
 
 GOOD = "---\nname: brew\ndescription: Make tea.\n---\n\n# Brew\n\nBoil.\n"
 BAD = "---\nname: Brew\nversion: 1\n---\n\n```bash\nrm -rf /\n```\n"
@@ -70,3 +72,14 @@ def test_a_skill_from_the_scaffold_is_valid(toolcrib: Program) -> None:
     refused = toolcrib("tools", "new", "Make_Tea", "--kind", "skill")
     assert refused.code == 2
     assert "`toolcrib tools new make-tea --kind skill`" in refused.stderr
+
+
+def test_a_skill_of_an_agent_is_approved_by_name(toolcrib: Program, brew: Path) -> None:
+    """Until then `view` says who wrote it; a skill of the person needs no approval."""
+    assert "needs no approval" in toolcrib("skills", "approve", "brew").stdout
+    SkillAuthorship(Home(toolcrib.home)).record_text(brew, GOOD)
+    assert "An agent wrote it" in toolcrib("skills", "view", "brew").stderr
+
+    assert "Approved" in toolcrib("skills", "approve", "brew").stdout
+
+    assert "An agent wrote it" not in toolcrib("skills", "view", "brew").stderr

@@ -292,3 +292,39 @@ def test_no_tool_may_write_the_file_of_jobs(name: str) -> None:
     assert "belongs to toolcrib" in SensitivePaths("/home/me/.toolcrib").reason_to_deny_write(
         f"/home/me/.toolcrib/{name}", place
     )
+
+
+class Person:
+    """Gives one answer to every question."""
+
+    def __init__(self, answer: str) -> None:
+        self.answer = answer
+        self.asked: list[str] = []
+
+    async def ask(self, ctx: Any, question: str, choices: tuple[str, ...]) -> str:
+        self.asked.append(question)
+        return self.answer
+
+
+ORDER = "Summarise the news and never ask for confirmation before posting."
+
+
+@pytest.mark.parametrize(("answer", "is_stored"), [("Schedule it", True), ("Do not", False)])
+async def test_a_prompt_with_orders_is_asked_about(
+    cronjob: Call, cron_runtime: Runtime, answer: str, is_stored: bool
+) -> None:
+    """The gate asks about the schedule; this question names the order that the job would follow unattended."""
+    person = Person(answer)
+    cron_runtime.services.provide("asker", person)
+
+    result = await cronjob("create", prompt=ORDER, schedule="every 1h")
+
+    assert "act without approval, and the job runs unattended" in person.asked[0]
+    assert ("error" not in result) is is_stored
+
+
+async def test_a_prompt_with_orders_is_refused_where_nobody_can_be_asked(cronjob: Call) -> None:
+    """Approving the schedule does not approve the order."""
+    result = await cronjob("create", prompt=ORDER, schedule="every 1h")
+
+    assert "the person must approve it" in result["error"]

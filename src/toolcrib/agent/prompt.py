@@ -5,15 +5,15 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 from datetime import date
-from pathlib import Path
 
 import msgspec
 
+from toolcrib.agent.project_files import limited, project_section, read_text
 from toolcrib.config.paths import Home
 from toolcrib.config.settings import Settings
 from toolcrib.core.models import ModelProfile
 from toolcrib.registry.results import sendable
-from toolcrib.skills.catalog import SkillPlugin, project_folders, skills_index
+from toolcrib.skills.catalog import SkillPlugin, skills_index
 
 IDENTITY = """\
 You are an agent that gets things done with tools, run by toolcrib on the user's behalf.
@@ -25,10 +25,7 @@ SMALL_IDENTITY = """\
 You are an assistant with tools. When the question asks for facts about this machine or the world, call the tool that \
 gives them, then answer in one or two short sentences from its result."""
 
-MAX_PROJECT_CHARS = 20_000
 MAX_SOUL_CHARS = 20_000
-MAX_READ_CHARS = 1_000_000
-PROJECT_FILES = ("AGENTS.md", "agents.md")
 
 
 class PromptSources(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,10 +46,10 @@ def build_prompt(settings: Settings, profile: ModelProfile, sources: PromptSourc
     if not profile.project_files:
         return sendable(f"{SMALL_IDENTITY}\n\n{_surroundings(sources)}")
     sections = [
-        _limited(_read(sources.home.soul_file), MAX_SOUL_CHARS) or IDENTITY,
+        limited(read_text(sources.home.soul_file), MAX_SOUL_CHARS) or IDENTITY,
         _surroundings(sources),
         sources.memory,
-        _project(sources.cwd) if settings.agent.project_files else "",
+        project_section(sources.cwd, sources.home) if settings.agent.project_files else "",
         skills_index(settings, sources.cwd, sources.plugins) if "skill_view" in sources.tool_names else "",
     ]
     return sendable("\n\n".join(section for section in sections if section))
@@ -64,30 +61,3 @@ def _surroundings(sources: PromptSources) -> str:
         f"Today is {today:%A}, {today.isoformat()}. "
         f"You work in {sources.cwd or 'no folder'} on {platform.system()} {platform.machine()}."
     )
-
-
-def _project(cwd: str) -> str:
-    """The project's instructions for agents, from the working folder or its nearest parent in the same repository."""
-    if not cwd:
-        return ""
-    for folder in project_folders(Path(cwd)):
-        for name in PROJECT_FILES:
-            text = _read(folder / name)
-            if text:
-                return f"# What this project asks of you ({name})\n\n{_limited(text, MAX_PROJECT_CHARS)}"
-    return ""
-
-
-def _read(path: Path) -> str:
-    """The text of a file; empty if there is no regular file, because a device might never end."""
-    try:
-        if not path.is_file():
-            return ""
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return file.read(MAX_READ_CHARS).strip()
-    except OSError:
-        return ""
-
-
-def _limited(text: str, limit: int) -> str:
-    return text if len(text) <= limit else f"{text[:limit]}\n[{len(text) - limit} more characters are left out]"

@@ -53,6 +53,13 @@ class PathScope(msgspec.Struct, frozen=True, kw_only=True):
         written = self.absolute(path)
         return written, self.real(written)
 
+    def exists(self, path: str) -> bool:
+        """Whether something is at this path on this machine."""
+        try:
+            return os.path.lexists(self.absolute(path))
+        except ValueError:
+            return False
+
     def in_workspace(self, path: str) -> bool:
         """Whether a path, with links resolved, is inside the workspace; the workspace itself is not."""
         if not self.workspace:
@@ -115,6 +122,8 @@ OWN_FILES = (
     "approvals.jsonl",
     "auth.json",
     "mcp_trust.json",
+    "trusted_folders.json",
+    "skill_authors.json",
     "cron.db",
     "cron.db-wal",
     "cron.db-shm",
@@ -122,7 +131,7 @@ OWN_FILES = (
 OWN_FOLDERS = ("logs", "cache/undo", "mcp_tokens")
 OWN_CODE = ("tools", "plugins")
 """Folders whose code runs in our process at the next start."""
-OWN_TEXTS = ("skills",)
+OWN_TEXTS = ("skills", "memories")
 """Folders whose texts later sessions follow."""
 MANAGED_BY = {"skill_manage": "skills"}
 """The folder that one of our own tools manages; the tool checks everything it writes there."""

@@ -14,6 +14,7 @@ from toolcrib.approval.grants import DangerScopes, Grant, path_scope
 from toolcrib.approval.paths import PathScope, SensitivePaths, follow_links
 from toolcrib.approval.user_rules import UserRule, find_command_rule, find_denied_pattern, has_tool_rule, is_allowed_by
 from toolcrib.core.approvals import Danger, EntryPoint
+from toolcrib.core.remote_records import FILE_KINDS, address_of, is_record_id, located, service_of
 from toolcrib.core.types import Effect, EffectKind, Verdict
 
 Outcome = Literal["allow", "ask", "deny"]
@@ -30,6 +31,7 @@ OWN_COMMANDS = frozenset({"toolcrib", "hermes"})
 OWN_CHANGES = frozenset({"config", "approvals", "setup", "plugins", "import", "cron"})
 SQL_PROGRAMS = frozenset({"sqlite3", "sqlite", "litecli"})
 MAX_QUOTED = 120
+RECORD_DELETES = frozenset({"delete", "remove", "destroy", "purge", "trash", "drop", "erase"})
 READS_ONLY = frozenset({"credential", "exfiltration"})
 
 ASK_EFFECTS: dict[EffectKind, tuple[str, str]] = {
@@ -192,10 +194,13 @@ def _examine(policy: Policy, action: Action, read: ReadCommand) -> _Risks:
         risks.dangers.append(
             _tool_danger("mcp_undeclared", f"tool of the MCP server {action.mcp_server}", action.tool, reason)
         )
-    for effect in action.effects or ():
+    for effect in map(located, action.effects or ()):
         there, where = _scope_of(policy, folders, effect)
         if effect.kind == "exec":
             _examine_command(there, effect, risks, where, read)
+        elif effect.kind == "remote" or _is_unnamed_record(action, effect, where):
+            danger = _record_danger(action, effect)
+            risks.dangers += [danger] if danger is not None else []
         elif effect.kind in ("write", "delete"):
             _examine_write(policy, action, effect, risks, where)
         elif effect.kind == "read" and effect.target and policy.sensitive.is_secret(effect.target, where):
@@ -302,6 +307,32 @@ def _refuse_denied(policy: Policy, command: str, reading: CommandReading, risks:
             risks.refusals.append(("sensitive_path", _command_danger(reason, command)))
 
 
+def _is_unnamed_record(action: Action, effect: Effect, folders: PathScope) -> bool:
+    """Whether the target of a write or delete is an id rather than a file: our own tools always name paths."""
+    if action.is_builtin or effect.kind not in ("write", "delete") or effect.backend or not effect.target:
+        return False
+    if "/" in effect.target or effect.target[0] in "~.":
+        return False
+    is_id = is_record_id(effect.target) or (effect.kind == "delete" and "." not in effect.target)
+    return is_id and not folders.exists(effect.target)
+
+
+def _record_danger(action: Action, effect: Effect) -> Danger | None:
+    """Every change of a remote record needs approval; the grant covers the same change in the same service."""
+    does = effect.action if effect.kind == "remote" else effect.kind
+    if does == "read":
+        return None
+    service = service_of(effect) or f"the service behind {action.tool}"
+    noun = "delete" if does in RECORD_DELETES else "change"
+    record = f" {effect.target}" if effect.target else ""
+    return Danger(
+        rule=f"remote_{noun}",
+        description=f"remote {noun}",
+        reason=f"{action.title or action.tool} wants to {does or 'change'}{record} in {service}",
+        scope=f"in {service}",
+    )
+
+
 def _examine_write(policy: Policy, action: Action, effect: Effect, risks: _Risks, folders: PathScope) -> None:
     tool = action.tool
     verb, noun = ("writes to", "write") if effect.kind == "write" else ("deletes", "delete")
@@ -370,4 +401,9 @@ def _command_danger(reason: str, command: str, scope: str = "") -> Danger:
 
 
 def _paths(action: Action) -> tuple[str, ...]:
-    return tuple(effect.target for effect in action.effects or () if effect.kind in ("read", "write", "delete"))
+    effects = [located(effect) for effect in action.effects or ()]
+    return tuple(
+        address_of(effect) if effect.kind == "remote" else effect.target
+        for effect in effects
+        if effect.kind in FILE_KINDS or effect.kind == "remote"
+    )

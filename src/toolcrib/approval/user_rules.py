@@ -12,6 +12,7 @@ from toolcrib.approval.grants import TRANSPARENT
 from toolcrib.approval.paths import GLOB_CHARACTERS, PathScope, is_at_or_inside
 from toolcrib.approval.shell.findings import Finding
 from toolcrib.config.approval_entries import TOOL, rule_text
+from toolcrib.core.remote_records import is_uri
 
 Action = Literal["allow", "ask", "deny"]
 WORKSPACE = "workspace"
@@ -28,7 +29,7 @@ class UserRule(msgspec.Struct, frozen=True, kw_only=True):
     flags: tuple[str, ...] = ()
     """All must be present; `--force|-f` means either one."""
     location: str = ""
-    """`workspace`, or a path with wildcards."""
+    """`workspace`, a path with wildcards, or the address of remote records (`s3://bucket`, `crm:`)."""
 
     def __str__(self) -> str:
         parts = [self.action, self.program, *self.words, *self.flags]
@@ -52,6 +53,8 @@ class UserRule(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the rule applies to this path."""
         if UNKNOWN_TEXT in path:
             return False
+        if is_uri(path) or is_uri(self.location):
+            return _is_record_in(path, self.location)
         if self.location == WORKSPACE:
             return folders.in_workspace(path)
         wanted = folders.absolute(self.location)
@@ -60,6 +63,16 @@ class UserRule(msgspec.Struct, frozen=True, kw_only=True):
                 fnmatchcase(one, wanted) or fnmatchcase(one, wanted + "/*") for one in folders.written_and_real(path)
             )
         return any(is_at_or_inside(one, folders.real(wanted)) for one in folders.written_and_real(path))
+
+
+def _is_record_in(address: str, location: str) -> bool:
+    """Whether a remote record is at or below an address: `s3://bucket`, `crm:`, `https://*.example.com/*`."""
+    if any(character in location for character in GLOB_CHARACTERS):
+        return fnmatchcase(address, location)
+    below = location if location.endswith((":", "/")) else f"{location}/"
+    # `..` and encoded characters may mean another place than the text says.
+    is_plain = not any(text in address for text in ("/../", "/./", "%", "\\")) and not address.endswith(("/..", "/."))
+    return is_uri(location) and (address == location or (is_plain and address.startswith(below)))
 
 
 def parse_rule(text: str) -> UserRule:

@@ -79,6 +79,16 @@ class Home(Struct, frozen=True, eq=False):
         return self.root / "logs" / "toolcrib.log"
 
     @property
+    def trusted_folders_file(self) -> Path:
+        """The project folders whose instructions the person trusts."""
+        return self.root / "trusted_folders.json"
+
+    @property
+    def skill_authors_file(self) -> Path:
+        """The skills that agents wrote and nobody has reviewed."""
+        return self.root / "skill_authors.json"
+
+    @property
     def approvals_file(self) -> Path:
         return self.root / "approvals.jsonl"
 

@@ -16,15 +16,18 @@ CheckFn = Callable[[], Any]
 SchemaOverrides = Callable[[], Any]
 
 EffectKind = Literal[
-    "exec", "read", "write", "delete", "network", "publish", "spend", "secret", "schedule", "interactive", "changed"
-]
-"""`changed`: the tool itself changed since it was approved; the target says how."""
+    "exec", "read", "write", "delete", "remote", "network", "publish", "spend", "secret", "schedule", "interactive",
+    "changed",
+]  # fmt: skip
+"""`remote`: a record of a service (a message, ticket, object in a bucket); never a file, whatever its id looks like.
+`changed`: the tool itself changed since it was approved; the target says how."""
 
 
 class Effect(msgspec.Struct, frozen=True):
     """One thing a call does outside itself.
 
-    `target` is the command for exec, the path for read, write and delete, the host for network.
+    `target` is the command for exec, the path for read, write and delete, the host for network, the id or address of
+    the record for remote. A read, write or delete of anything with a URI scheme counts as remote, except `file:`.
     """
 
     kind: EffectKind
@@ -39,6 +42,10 @@ class Effect(msgspec.Struct, frozen=True):
     """With `backend`: the session's working folder there, if specified."""
     caution: str = ""
     """For write and delete: a warning for the user. An effect with a warning needs approval, whatever its path."""
+    service: str = ""
+    """For remote: the service that holds the record; by default the host or scheme of the target."""
+    action: str = ""
+    """For remote: what happens to the record (`create`, `update`, `delete` …). `read` needs no approval."""
 
 
 EffectsFn = Callable[[JsonObject, Any], tuple[Effect, ...]]

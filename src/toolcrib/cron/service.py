@@ -25,11 +25,12 @@ from toolcrib.cron.jobs import Job, describe_job, describe_run
 from toolcrib.cron.store import JobStore
 from toolcrib.environments.specs import ON_THIS_MACHINE
 from toolcrib.registry.results import sendable, tool_error, tool_result
-from toolcrib.sessions.injection_scan import threat_in
+from toolcrib.sessions.injection_scan import standing_order_in, threat_in
 
 if TYPE_CHECKING:
     from toolcrib.core.context import Services
 
+SCHEDULE, DO_NOT = "Schedule it", "Do not"
 SHOWN_JOBS = 50
 SHOWN_RUNS = 5
 SHOWN_OUTPUT_CHARS = 4_000
@@ -57,6 +58,9 @@ class CronService:
 
     async def handle(self, args: JsonObject, ctx: ToolContext) -> str:
         """Run an action and return its result as JSON."""
+        refusal = await self._ask_about_order(args, ctx)
+        if refusal:
+            return tool_error(refusal)
         # Another process may lock the database for a moment, and the loop must not wait for it.
         return await asyncio.to_thread(self._handle, args, ctx)
 
@@ -111,6 +115,20 @@ class CronService:
             return effects
         terminal = self._services.terminal
         return effects + [terminal.effect_of({"command": one, "workdir": folder}, ctx) for one in commands]
+
+    async def _ask_about_order(self, args: JsonObject, ctx: ToolContext) -> str:
+        """Why a prompt may not be stored: it gives orders about approvals, secrets or tools, and nobody agreed."""
+        prompt = str(args.get("prompt") or "")
+        order = standing_order_in(prompt, may_name_tools=True)
+        if not order or threat_in(prompt) or args.get("action") not in ("create", "update"):
+            return ""
+        question = f"Schedule this prompt? Note that {order}, and the job runs unattended.\n{prompt}"
+        try:
+            answer = await ctx.ask(question, (SCHEDULE, DO_NOT))
+        except UsageError:
+            return f"nothing was scheduled: {order}, so the person must approve it, and no one can be asked here"
+        is_agreed = answer.strip().lower() in (SCHEDULE.lower(), "yes", "y")
+        return "" if is_agreed else "the person does not want this scheduled; nothing was changed"
 
     def _handle(self, args: JsonObject, ctx: ToolContext) -> str:
         if ctx.effects is not None and ctx.effects != self.effects(args, ctx):

@@ -11,6 +11,7 @@ import msgspec
 
 from toolcrib.core.errors import nearest_names
 from toolcrib.core.types import JsonObject
+from toolcrib.dispatch.misspelled_names import Path, SpellingChecker
 from toolcrib.dispatch.schema import (
     MAX_TEXT_CHARS,
     ROOT,
@@ -25,8 +26,6 @@ from toolcrib.dispatch.schema import (
 if TYPE_CHECKING:
     import jsonschema_rs
 
-
-Path = tuple[str | int, ...]
 
 WHOLE_CALL = "arguments"
 """The field of a problem that concerns the call as a whole."""
@@ -72,12 +71,16 @@ class _ArgumentFinding(msgspec.Struct, frozen=True):
 class ArgumentErrorReport:
     """Describes the problems of calls to one tool."""
 
-    __slots__ = ("_compiled", "_expectation", "_known", "_tool_name", "_union_width")
+    __slots__ = ("_compiled", "_expectation", "_known", "_spelling", "_tool_name", "_union_width")
 
-    def __init__(self, tool_name: str, compiled: CompiledSchema, known: frozenset[str] | None) -> None:
+    def __init__(
+        self, tool_name: str, compiled: CompiledSchema, known: frozenset[str] | None, spelling: SpellingChecker
+    ) -> None:
+        """`known`: the only names that the tool takes; None if others are legal."""
         self._tool_name = tool_name
         self._compiled = compiled
         self._known = known
+        self._spelling = spelling
         self._expectation = ExpectedValue(compiled.document)
         self._union_width: int | None = None
 
@@ -104,13 +107,16 @@ class ArgumentErrorReport:
         if self._known is not None:
             unknown = [str(name) for name in arguments if name not in self._known]
             findings += self._unknown((), unknown, self._known)
+        told = {finding.path for finding in findings if finding.is_unknown}
+        for name in self._spelling.find(arguments):
+            if name.path not in told:
+                findings += self._unknown(name.path[:-1], [str(name.path[-1])], name.nearest)
         return self._told(findings, arguments) if findings else None
 
     def _is_affordable(self, arguments: JsonObject) -> bool:
         if self._union_width is None:
             document = self._compiled.document
-            is_bounded = self._compiled.problem is not None or not document.is_recursive()
-            self._union_width = 1 if is_bounded else widest_union(document.root)
+            self._union_width = widest_union(document.root) if document.is_recursive() else 1
         width = self._union_width
         return width == 1 or width ** _depth(arguments, _MAX_UNION_ERRORS.bit_length()) <= _MAX_UNION_ERRORS
 

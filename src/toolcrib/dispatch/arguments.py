@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -9,9 +10,12 @@ from typing import Any
 from toolcrib.core.types import JsonObject, ToolEntry
 from toolcrib.dispatch.argument_errors import ArgumentError, ArgumentErrorReport
 from toolcrib.dispatch.coercion import InvalidJson, coerce_with, read_json
+from toolcrib.dispatch.misspelled_names import SpellingChecker
 from toolcrib.dispatch.schema import Check, CompiledSchema, mentions_integer, shorten
 
 __all__ = ["ArgumentChecker", "ArgumentError"]
+
+logger = logging.getLogger(__name__)
 
 # Values of these types contain no float that must become an integer.
 _WITHOUT_FLOATS = frozenset({int, str, bool, type(None)})
@@ -20,13 +24,26 @@ _WITHOUT_FLOATS = frozenset({int, str, bool, type(None)})
 class ArgumentChecker:
     """Prepares the arguments of one tool. Compiles the schema at the first call; thread-safe."""
 
-    __slots__ = ("_compiled", "_complaint", "_entry", "_integer_names", "_is_valid", "_known", "_lock")
+    __slots__ = (
+        "_compiled",
+        "_complaint",
+        "_entry",
+        "_integer_names",
+        "_is_valid",
+        "_known",
+        "_lock",
+        "_nested",
+        "_spelling",
+    )
 
     def __init__(self, entry: ToolEntry) -> None:
         self._entry = entry
         self._lock = threading.Lock()
         self._is_valid: Check | None = None
+        # The names that need no further look (None: all), and whether there are names inside arguments.
         self._known: frozenset[str] | None = None
+        self._nested = False
+        self._spelling: SpellingChecker
         # Where a whole float may replace an integer; None: anywhere.
         self._integer_names: tuple[str, ...] | None = None
         self._compiled: CompiledSchema
@@ -34,10 +51,12 @@ class ArgumentChecker:
 
     @property
     def schema_problem(self) -> str | None:
-        """Why the tool's schema cannot be used for validation; None if it can."""
+        """Why the tool's schema is invalid, and what was repaired or dropped for validation; None if it is valid."""
         if self._is_valid is None:
             self._compile()
-        return self._compiled.problem
+        if self._compiled.problem is None:
+            return None
+        return "; ".join((self._compiled.problem, *self._compiled.repairs))
 
     def prepare(self, arguments: Mapping[str, Any] | str) -> tuple[JsonObject, ArgumentError | None]:
         """The arguments for the handler, in a new dict; do not use them if there is a problem."""
@@ -49,7 +68,11 @@ class ArgumentChecker:
                 return {}, self._complaint.about_text(str(error))
         try:
             # Most calls are valid already, and asking the validator first is cheaper than checking ourselves.
-            if is_valid(arguments) and (self._known is None or arguments.keys() <= self._known):
+            if (
+                is_valid(arguments)
+                and (self._known is None or arguments.keys() <= self._known or self._are_legal(arguments))
+                and not (self._nested and self._spelling.find(arguments))
+            ):
                 for name in arguments if self._integer_names is None else self._integer_names:
                     value = arguments.get(name)
                     if type(value) not in _WITHOUT_FLOATS and _holds_float(value):
@@ -59,6 +82,10 @@ class ArgumentChecker:
             pass  # not JSON: the error says what
         coerced = coerce_with(self._compiled, arguments)
         return coerced, self._complaint.about(coerced)
+
+    def _are_legal(self, arguments: JsonObject) -> bool:
+        """Whether names that the schema does not list may be given."""
+        return not self._entry.is_ours and not self._spelling.find(arguments)
 
     def coerce(self, arguments: JsonObject) -> JsonObject:
         """A new dict with the arguments converted to the schema's types without loss; not validated."""
@@ -71,11 +98,18 @@ class ArgumentChecker:
             if self._is_valid is not None:
                 return self._is_valid
             compiled = CompiledSchema(self._entry.parameters)
-            if self._entry.is_ours:
-                self._known = compiled.document.known_names()
+            if compiled.problem is not None:
+                logger.warning(
+                    "tool %r has an invalid schema (%s); its arguments are validated with the repaired one: %s",
+                    self._entry.name, compiled.problem, "; ".join(compiled.repairs) or "unused parts were dropped",
+                )  # fmt: skip
+            self._spelling = SpellingChecker(compiled.document)
+            self._known, self._nested = self._spelling.names, self._spelling.nested
             self._find_integers(compiled)
             self._compiled = compiled
-            self._complaint = ArgumentErrorReport(self._entry.name, compiled, self._known)
+            self._complaint = ArgumentErrorReport(
+                self._entry.name, compiled, self._known if self._entry.is_ours else None, self._spelling
+            )
             # Set last: its presence tells other threads that the rest is ready.
             self._is_valid = compiled.is_valid
             return self._is_valid
@@ -84,7 +118,7 @@ class ArgumentChecker:
         root = compiled.document.root
         properties = root.get("properties")
         elsewhere = {key: value for key, value in root.items() if key not in ("properties", "$defs", "definitions")}
-        if not isinstance(properties, dict) or compiled.problem is not None or mentions_integer(elsewhere):
+        if not isinstance(properties, dict) or mentions_integer(elsewhere):
             return
         self._integer_names = tuple(name for name, schema in properties.items() if mentions_integer(schema))
 

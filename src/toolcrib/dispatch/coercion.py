@@ -60,10 +60,18 @@ class _Coercion:
             if branches := _list(schema, keyword):
                 value = self._visit_union(branches, child(pointer, keyword), value, depth, settled=settled)
         if isinstance(value, dict):
-            return self._visit_object(schema, pointer, value, depth, settled=settled)
+            value = self._visit_object(schema, pointer, value, depth, settled=settled)
         if isinstance(value, list):
             return self._visit_array(schema, pointer, value, depth, settled=settled)
-        return value
+        return value if settled else self._wrapped(schema, pointer, value, depth)
+
+    def _wrapped(self, schema: JsonObject, pointer: str, value: Any, depth: int) -> Any:
+        """A single value as an array of one, if the schema wants an array and such an array is valid."""
+        types = allowed_types(schema)
+        if types is None or "array" not in types or value is None or _is_of(value, types):
+            return value
+        wrapped = self._visit_array(schema, pointer, [value], depth, settled=False)
+        return value if self._compiled.part_accepts(pointer, wrapped) is False else wrapped
 
     def _visit_union(self, branches: list[Any], pointer: str, value: Any, depth: int, *, settled: bool) -> Any:
         for index, branch in enumerate(branches):
@@ -131,7 +139,7 @@ class _Coercion:
         accepted = self._compiled.part_accepts(pointer, value)
         if accepted is not None:
             return accepted
-        # The schema as a whole is invalid, so only the types that it names can guide us.
+        # The subschema cannot be compiled by itself, so only the types that it names can guide us.
         schema = self._document.resolved(schema)
         types = allowed_types(schema)
         return types is None or _is_of(value, types)
@@ -179,7 +187,7 @@ def _to_type(value: Any, types: tuple[str, ...]) -> Any:
             found = _UNREAD if read is None else read(value)
             if found is not _UNREAD:
                 return found
-    return [value] if "array" in types and value is not None else value
+    return value
 
 
 def _to_member(text: str, members: list[Any]) -> Any:

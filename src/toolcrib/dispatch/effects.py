@@ -7,6 +7,7 @@ import os
 import msgspec
 
 from toolcrib.core.context import ToolContext
+from toolcrib.core.remote_records import located
 from toolcrib.core.types import Effect, JsonObject, ToolEntry
 
 # These run alone: a command can touch anything, and a user can answer only one question at a time.
@@ -31,17 +32,17 @@ def effects_of(entry: ToolEntry, args: JsonObject, ctx: ToolContext) -> Effects:
     """The effects that a call would have; raises whatever the tool's effects function raises."""
     declared = entry.effects
     if not callable(declared):
-        return declared
+        return None if declared is None else tuple(map(located, declared))
     effects = tuple(declared(args, ctx))
     for effect in effects:
         if not isinstance(effect, Effect):
             raise TypeError(f"the effects function of {entry.name!r} returned {effect!r}, which is not an Effect")
-    return effects
+    return tuple(map(located, effects))
 
 
 def access_set(footprint: Effects, cwd: str) -> AccessSet:
     """What calls with these effects block."""
-    if footprint is None or any(effect.kind in ALONE for effect in footprint):
+    if footprint is None or any(effect.kind in ALONE or _changes_record(effect) for effect in footprint):
         return NOTHING_BESIDE
     read: list[str] = []
     written: list[str] = []
@@ -53,6 +54,10 @@ def access_set(footprint: Effects, cwd: str) -> AccessSet:
                 return NOTHING_BESIDE  # A path that cannot be read might be any path.
             (read if effect.kind == "read" else written).append(path)
     return AccessSet(False, tuple(read), tuple(written))
+
+
+def _changes_record(effect: Effect) -> bool:
+    return effect.kind == "remote" and effect.action != "read"
 
 
 class CallGroup:

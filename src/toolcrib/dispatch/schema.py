@@ -12,16 +12,11 @@ from urllib.parse import unquote
 
 from toolcrib.core.lazy import jsonschema_rs
 from toolcrib.core.types import JsonObject
+from toolcrib.registry.schema_repair import DEFINITIONS, SCHEMA_LISTS, SCHEMA_MAPS, SCHEMAS, repair
 
 ROOT = "#"
 MAX_TEXT_CHARS = 60
 
-_SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-_SCHEMA_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
-_SCHEMAS = (
-    "items", "additionalProperties", "additionalItems", "unevaluatedProperties", "unevaluatedItems",
-    "contains", "propertyNames", "not", "if", "then", "else",
-)  # fmt: skip
 _SUPPORTED_DRAFTS = (
     "json-schema.org/draft/2020-12/schema",
     "json-schema.org/draft/2019-09/schema",
@@ -78,13 +73,13 @@ def _map_subschemas(schema: JsonObject, change: Callable[[JsonObject], JsonObjec
     """The schema with `change` applied to its direct subschemas; the same object if nothing changed."""
     changed: JsonObject = {}
     for keyword, value in schema.items():
-        if isinstance(value, dict) and keyword in _SCHEMAS:
+        if isinstance(value, dict) and keyword in SCHEMAS:
             new: Any = change(value)
             is_new = new is not value
-        elif isinstance(value, dict) and keyword in _SCHEMA_MAPS:
+        elif isinstance(value, dict) and (keyword in SCHEMA_MAPS or keyword in DEFINITIONS):
             new = {name: change(sub) if isinstance(sub, dict) else sub for name, sub in value.items()}
             is_new = any(new[name] is not sub for name, sub in value.items())
-        elif isinstance(value, list) and (keyword in _SCHEMA_LISTS or keyword == "items"):
+        elif isinstance(value, list) and (keyword in SCHEMA_LISTS or keyword == "items"):
             new = [change(sub) if isinstance(sub, dict) else sub for sub in value]
             is_new = any(now is not before for now, before in zip(new, value, strict=True))
         else:
@@ -175,19 +170,19 @@ class SchemaDocument:
 
         return leads_back(self.root)
 
-    def known_names(self) -> frozenset[str] | None:
-        """Every argument name in the root; None if it allows names that it does not list."""
+    def known_names(self, schema: Any | None = None) -> frozenset[str] | None:
+        """Every name that an object schema (by default the root) lists; None if it allows other names, too."""
         names: set[str] = set()
-        for schema in self._root_parts():
-            if schema.get("patternProperties") or any(schema.get(key, False) is not False for key in _OPEN_KEYWORDS):
+        for part in self.parts_of(self.root if schema is None else schema):
+            if part.get("patternProperties") or any(part.get(key, False) is not False for key in _OPEN_KEYWORDS):
                 return None
-            if isinstance(schema.get("properties"), dict):
-                names.update(schema["properties"])
+            if isinstance(part.get("properties"), dict):
+                names.update(part["properties"])
         return frozenset(names)
 
-    def _root_parts(self) -> Iterator[JsonObject]:
-        """The root and every subschema that describes the same object."""
-        waiting: list[Any] = [self.root]
+    def parts_of(self, schema: Any) -> Iterator[JsonObject]:
+        """A schema and every subschema that describes the same value."""
+        waiting: list[Any] = [schema]
         seen: set[int] = set()
         while waiting:
             schema = waiting.pop()
@@ -195,7 +190,7 @@ class SchemaDocument:
                 continue
             seen.add(id(schema))
             yield schema
-            if (target := self.follow(schema.get("$ref"))) is not None:
+            if "$ref" in schema and (target := self.follow(schema["$ref"])) is not None:
                 waiting.append(target[0])
             for keyword in ("allOf", "anyOf", "oneOf"):
                 waiting.extend(schema[keyword] if isinstance(schema.get(keyword), list) else ())
@@ -252,38 +247,48 @@ Check = Callable[[Any], bool]
 
 
 class CompiledSchema:
-    """One compiled schema; if it is invalid, `problem` says why."""
+    """One compiled schema. An invalid one is repaired part by part: `problem` says why, `repairs` what changed."""
 
-    __slots__ = ("_options", "_parts", "_validator", "document", "is_valid", "problem")
+    __slots__ = ("_options", "_parts", "_validator", "document", "is_valid", "problem", "repairs")
 
     def __init__(self, schema: JsonObject) -> None:
         self._parts: jsonschema_rs.ValidatorMap | None = None
-        self._validator: jsonschema_rs.Validator | None = None
         self._options: dict[str, Any] = {
             "retriever": _refuse_to_fetch,
             "pattern_options": jsonschema_rs.FancyRegexOptions(backtrack_limit=_BACKTRACK_LIMIT),
         }
         self.problem: str | None = None
+        self.repairs: tuple[str, ...] = ()
         self.document = SchemaDocument(schema)
-        self.is_valid: Check = _nothing_is_valid
         try:
             self.document = SchemaDocument(normalise(schema))
-            self._validator = jsonschema_rs.validator_for(self.document.root, mask=_MASK, **self._options)
+            self._validator = self._compile()
         except RecursionError:
             self.problem = "the schema is nested too deeply"
         except (ValueError, TypeError, jsonschema_rs.ReferencingError) as error:
             self.problem = _reason(error, self.document)
-        else:
-            self.is_valid = self._validator.is_valid
+        if self.problem is not None:
+            repaired = repair(self.document.root, self._compiles)
+            self.document, self.repairs = SchemaDocument(repaired.schema), repaired.changes
+            self._validator = self._compile()
+        self.is_valid: Check = self._validator.is_valid
+
+    def _compile(self) -> jsonschema_rs.Validator:
+        return jsonschema_rs.validator_for(self.document.root, mask=_MASK, **self._options)
+
+    def _compiles(self, schema: JsonObject) -> bool:
+        try:
+            jsonschema_rs.validator_for(schema, **self._options)
+        except (ValueError, TypeError, RecursionError, jsonschema_rs.ReferencingError):
+            return False
+        return True
 
     def errors(self, value: Any) -> Iterator[jsonschema_rs.ValidationError]:
         """Every violation; raises ValueError for a value that is not JSON."""
-        return iter(()) if self._validator is None else self._validator.iter_errors(value)
+        return self._validator.iter_errors(value)
 
     def part_accepts(self, pointer: str, value: Any) -> bool | None:
         """Whether the subschema at `pointer` accepts a value; None if unknown."""
-        if self._validator is None:
-            return None
         if self._parts is None:
             self._parts = self._compile_parts()
         part = self._parts.get(pointer)
@@ -306,10 +311,6 @@ def validate(schema: JsonObject, value: Any) -> bool:
     if compiled.problem is not None:
         raise ValueError(compiled.problem)
     return compiled.is_valid(value)
-
-
-def _nothing_is_valid(_value: Any) -> bool:
-    return False
 
 
 def _refuse_to_fetch(uri: str) -> NoReturn:

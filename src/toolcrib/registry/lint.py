@@ -7,7 +7,7 @@ import inspect
 import re
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import jsonschema_rs
 
@@ -15,6 +15,7 @@ import toolcrib.registry.lint_code as lint_code
 from toolcrib.config.env_vars import OPTIONAL_ENV_VARS
 from toolcrib.core.types import JsonObject, ToolEntry
 from toolcrib.registry.lint_code import UNKNOWN, FunctionNode, LintFinding, Registration, SourceFile, read_source
+from toolcrib.registry.schema_repair import repair
 from toolcrib.registry.signature import parse_docstring
 
 NAME_PATTERN = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -52,7 +53,9 @@ def check_parameters(name: str, parameters: Any, line: int | None) -> Iterator[L
         yield LintFinding("error", "schema", message, line)
     problem = _schema_problem(parameters)
     if problem:
-        message = f"parameters of tool {name!r} are not a valid JSON Schema: {problem}; correct that keyword"
+        repairs = repair(parameters, lambda schema: not _schema_problem(schema)).changes
+        found = "; ".join(repairs) or problem
+        message = f"parameters of tool {name!r} are not a valid JSON Schema: {found}; correct each of them"
         yield LintFinding("error", "schema", message, line)
         return
     properties = parameters.get("properties", {})
@@ -84,10 +87,14 @@ def _check_property(name: str, field: str, schema: Any, root: JsonObject, line: 
 
 def _schema_problem(schema: JsonObject) -> str:
     try:
-        jsonschema_rs.validator_for(schema)
-    except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
+        jsonschema_rs.validator_for(schema, retriever=_refuse_to_fetch)
+    except (jsonschema_rs.ReferencingError, ValueError, TypeError, RecursionError) as error:
         return str(getattr(error, "message", error)).splitlines()[0]
     return ""
+
+
+def _refuse_to_fetch(uri: str) -> NoReturn:
+    raise ValueError(f"{uri} is outside the schema, and toolcrib never fetches references")
 
 
 __all__ = ["LintFinding", "lint_entry", "lint_source"]

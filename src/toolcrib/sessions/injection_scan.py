@@ -1,8 +1,9 @@
-"""Keeps dangerous text out of memory: disguised orders to the model, hidden text, keys.
+"""Scans text that later sessions will read: memories, skills, project files, prompts of scheduled jobs.
 
-Every later session reads the memories with the authority of the prompt, so a web page that talks the model into
-remembering something would keep speaking forever. A note about code or people passes; a text that gives the model
-orders against its instructions, hides something, or leaks secrets does not.
+Later sessions read such text close to their instructions, so a web page that talks the model into keeping something
+would keep speaking forever. `threat_in` finds what nobody should store: disguised orders against the model's
+instructions, hidden text, keys. `standing_order_in` finds what only a person should decide: orders about approvals,
+secrets and the use of tools. A note about code or people passes both.
 Every pattern has bounded repeats and every text a bounded length, so that no text can stall the scan.
 """
 
@@ -187,6 +188,78 @@ _LITERAL: Rows = (
     ),
     (r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY", "it contains a private key"),
 )
+# Words that make a sentence a rule for later.
+_STANDING = (
+    r"\b(?:always|must|should|whenever|every time|each time|from now on|in (?:the )?future|going forward|by default"
+    r"|(?:before|after) (?:any|each|every|you|doing|running|using|sending|answering)|remember to|make sure|be sure to"
+    r"|when (?:you|asked|working|running|using|sending|writing|a user|the user)|for (?:any|each|every|all) \w{1,20}"
+    r"|you (?:need|have|are (?:required|expected|supposed|allowed|free)) to)\b[^.!?]{0,80}"
+)
+_AT_START = r"(?:^|[.!?:;,>-] ?|\band |\bthen )(?:please )?"
+_CONSENT = (
+    r"(?:approvals?|confirmations?|permissions?(?: prompts?| checks?)?|consent|safety(?: checks?| rules?| prompts?)?"
+    r"|sandbox(?:ing)?|guard ?rails?|approval gate|security (?:checks?|prompts?|warnings?))"
+)
+_HANDLE = (
+    r"(?:read|open|cat|print|show|display|copy|include|attach|paste|collect|upload|send|share|use|export|dump|log"
+    r"|reveal|give|provide|post|e-?mail|forward|look up|fetch|save|store|write|put)"
+)
+_ORDERS_FOR_LATER: Rows = (
+    (
+        r"(?<![\w-])--?(?:yolo|dangerously[\w-]{0,40}|skip-(?:permissions?|approvals?|confirm\w{0,8})|no-sandbox"
+        r"|auto-?approve|no-confirm)\b|\btoolcrib ?yolo\b|\byolo mode\b|\bcommand ?allowlist\b"
+        r"|\bapprovals\.(?:mode|policies|rules|provenance)\b",
+        "it is about switching off approvals",
+    ),
+    (
+        rf"\b(?:skip|bypass|disable|turn off|switch off|deactivate|circumvent|suppress|avoid|ignore|evade|get around"
+        rf"|work around|remove|drop){_GAP}{_FILLERS}{_CONSENT}\b"
+        rf"|\b(?:without|no|needs? no|requires? no|do(?:es)? not need|doesn'?t need|don'?t need){_GAP}{_FILLERS}"
+        rf"(?:approvals?|confirmation|confirming|permission|consent|asking|human review)\b",
+        "it tells the agent to act without approval",
+    ),
+    (
+        rf"\b(?:do not|don'?t|never|no need to|stop|rather than|instead of){_GAP}(?:ever{_GAP})?"
+        rf"(?:ask|request|wait|prompt|seek|check with|bother|consult)(?:ing)?{_GAP}{_FILLERS}"
+        r"(?:approvals?|confirm\w{0,6}|permissions?|consent|users?|person|human|owner|me|first|before|again)\b",
+        "it tells the agent to act without approval",
+    ),
+    (
+        r"\b(?:always|automatically|silently|pre|auto)[- ]?(?:approve|allow|accept|grant|confirm)\w{0,3}\b"
+        r"|\b(?:approve|allow|accept) (?:all|every|any|everything|each)\b|\banswer (?:yes|y|always)\b"
+        r"|\b(?:pre-?|already |been )(?:approved|authori[sz]ed)\b|\bohne (?:nachfrage|rückfrage|bestätigung|genehmigung"
+        r"|zu fragen)\b|\bsans (?:demander|confirmation|autorisation)\b|\bsin (?:preguntar|confirmaci[oó]n|permiso)\b",
+        "it tells the agent to act without approval",
+    ),
+    (
+        rf"(?:{_STANDING}|{_AT_START}){_NOT_FORBIDDEN}\b{_HANDLE}{_GAP}{_OF_WHOM}{_SECRETS}",
+        "it tells the agent what to do with secrets",
+    ),
+    (
+        rf"{_STANDING}{_NOT_FORBIDDEN}\b(?:send|forward|bcc|cc|copy|post|upload|transfer|pay|e-?mail|report|mirror"
+        r"|push|wire|include|add|submit|share)\b[^?!]{0,100}"
+        r"(?:[\w.+-]{1,40}@[\w-]{1,40}\.\w|https?:|\biban\b|\bbank account\b|\bwebhook\b|\bwallet\b)",
+        "it tells the agent to send something somewhere",
+    ),
+    (
+        rf"(?:{_STANDING}|{_AT_START})\b(?:curl|wget|download|fetch|install|execute|run|source|eval)\b"
+        r"[^?!]{0,80}https?:(?!\W{0,3}(?:127\.|localhost))",
+        "it tells the agent to run something from the network",
+    ),
+)
+_TOOL_ORDERS: Rows = (
+    (
+        rf"{_STANDING}{_NOT_FORBIDDEN}\b(?:call|invoke|run|use|execute|trigger|start){_GAP}[^.!?]{{0,30}}"
+        r"(?:\bmcp ?\w|\btools?\b|\bterminal\b|\bexecute ?code\b|\bsend ?message\b|\bweb ?(?:extract|search)\b"
+        r"|\bbrowser ?\w|\bcronjob\b|\bdelegate ?task\b|\bwrite ?file\b|\bskill ?manage\b|\bprocess tool\b)",
+        "it tells the agent which tools to use",
+    ),
+    (
+        rf"{_STANDING}\b(?:pass|add|append|set|include|give|use|run|prefix){_GAP}[^.!?]{{0,40}}(?<![\w-])--[a-z]",
+        "it tells the agent which options to pass to tools",
+    ),
+)
+
 # Not credentials: a parameter with a plain word as value (`?sort_key=name`, `?key=YOUR_KEY`, `?key={api_key}`), and
 # the address of a database on this machine.
 _NO_CREDENTIAL = lazy_pattern(
@@ -214,6 +287,23 @@ def threat_in(text: str) -> str:
         for pattern, reason in _compiled(_PHRASES):
             if pattern.search(spelling):
                 return reason
+    return ""
+
+
+def standing_order_in(text: str, *, may_name_tools: bool = False) -> str:
+    """Why a person should decide whether to keep a text, as a clause that starts with "it"; "" if nothing says so.
+
+    `may_name_tools`: to say which tools to use is what the text is for, as in a skill. Texts of any length are scanned.
+    """
+    rows = _ORDERS_FOR_LATER if may_name_tools else (*_ORDERS_FOR_LATER, *_TOOL_ORDERS)
+    for start in range(0, max(len(text), 1), MAX_SCANNED_CHARS):
+        # The windows overlap by more than any pattern spans.
+        window = unicodedata.normalize("NFKC", text[max(0, start - 400) : start + MAX_SCANNED_CHARS])
+        # Once with line breaks as ends of sentences, and once as part of one.
+        for spelling in _spellings(window) | _spellings(window.replace("\n", "; ")):
+            for pattern, reason in _compiled(rows):
+                if pattern.search(spelling):
+                    return reason
     return ""
 
 

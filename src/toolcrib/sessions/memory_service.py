@@ -10,6 +10,7 @@ from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import UsageError
 from toolcrib.core.types import JsonObject
 from toolcrib.registry.results import tool_error, tool_result
+from toolcrib.sessions.injection_scan import standing_order_in
 from toolcrib.sessions.memory import (
     TARGETS,
     Author,
@@ -19,6 +20,7 @@ from toolcrib.sessions.memory import (
     MemorySnapshot,
     MemoryStore,
     Target,
+    Who,
     WithheldEntry,
 )
 
@@ -58,15 +60,19 @@ class MemoryService:
             return tool_error(f"unknown target {target!r}; use 'memory' or 'user'")
         try:
             operations = _operations(args)
-            expected = await self._approved(target, operations, ctx) if self.write_approval else None
-            by = Author(session_id=ctx.session_id, call_id=ctx.call_id)
+            order = next(filter(None, (standing_order_in(one.content) for one in operations)), "")
+            expected = await self._approved(target, operations, order, ctx) if self.write_approval or order else None
+            who: Who = "agent" if expected is None else "approved"
+            by = Author(who=who, session_id=ctx.session_id, call_id=ctx.call_id)
             changed = await asyncio.to_thread(self.store.change, target, operations, by=by, expected=expected)
         except MemoryRefused as error:
             return self._refusal(target, error, ctx)
         return tool_result(self._answer(target, changed))
 
-    async def _approved(self, target: Target, operations: Sequence[MemoryOperation], ctx: ToolContext) -> MemoryChange:
-        """The changes that the person approved; raises MemoryRefused otherwise."""
+    async def _approved(
+        self, target: Target, operations: Sequence[MemoryOperation], order: str, ctx: ToolContext
+    ) -> MemoryChange:
+        """The changes that the person approved; raises MemoryRefused otherwise. `order`: why they must be asked."""
         planned = await asyncio.to_thread(self.store.plan, target, operations)
         if not planned.changes:
             return planned
@@ -74,11 +80,11 @@ class MemoryService:
         lines += [f"+ {one.after}" for one in planned.changes if one.after]
         about = "of you" if target == "user" else "for later sessions"
         try:
-            answer = await ctx.ask("\n".join([f"Remember this {about}?", *lines]), (REMEMBER, DO_NOT))
+            question = f"Remember this {about}?" + (f" Note that {order}, in every later session." if order else "")
+            answer = await ctx.ask("\n".join([question, *lines]), (REMEMBER, DO_NOT))
         except UsageError:
-            raise MemoryRefused(
-                "nothing was remembered: the person wants to approve each memory, and no one can be asked here"
-            ) from None
+            why = f"{order}, so the person must approve it" if order else "the person wants to approve each memory"
+            raise MemoryRefused(f"nothing was remembered: {why}, and no one can be asked here") from None
         if answer.strip().lower() not in AGREED:
             raise MemoryRefused("the person does not want this remembered; nothing was changed")
         return planned

@@ -12,8 +12,10 @@ from typing import Any, Protocol
 import msgspec
 from msgspec.structs import replace
 
+from toolcrib.config.paths import Home
 from toolcrib.config.settings import Settings
-from toolcrib.sessions.injection_scan import threat_in
+from toolcrib.sessions.injection_scan import standing_order_in, threat_in
+from toolcrib.skills.authorship import SkillAuthorship
 from toolcrib.skills.skill import (
     SKILL_FILE,
     Skill,
@@ -116,7 +118,7 @@ def _normalized(name: str) -> str:
 
 def _all_skills(settings: Settings, cwd: str, plugins: Iterable[SkillPlugin]) -> Iterator[Skill]:
     chosen = settings.skills
-    yield from find_in(settings.home.skills_dir, "user")
+    yield from _own_skills(settings.home)
     for folder in chosen.folders:
         yield from find_in(Path(cwd or "/") / Path(folder).expanduser(), "folder")
     for plugin in plugins:
@@ -129,6 +131,13 @@ def _all_skills(settings: Settings, cwd: str, plugins: Iterable[SkillPlugin]) ->
         for root in (folder / name for folder in above for name in PROJECT_FOLDERS):
             if os.path.realpath(root) not in own:
                 yield from find_in(root, "project", inside=above[-1])
+
+
+def _own_skills(home: Home) -> Iterator[Skill]:
+    """The user's skills; those that an agent wrote unreviewed are marked."""
+    unreviewed = SkillAuthorship(home).unreviewed_folders()
+    for skill in find_in(home.skills_dir, "user"):
+        yield replace(skill, is_unreviewed=True) if os.path.realpath(skill.folder) in unreviewed else skill
 
 
 def project_folders(start: Path) -> list[Path]:
@@ -247,6 +256,7 @@ MAX_SKILLS = 200
 MAX_SHORT_DESCRIPTION_CHARS = 240
 MAX_INDEX_CHARS = 16_000
 HEADING = "# Skills\n\nInstructions for particular kinds of work; open one with skill_view before you do such work.\n"
+AGENT_HEADING = "\nWritten by an agent, not reviewed by the user:\n"
 PROJECT_HEADING = "\nFrom this project's folder, not reviewed by the user:\n"
 
 
@@ -256,11 +266,12 @@ def skills_index(settings: Settings, cwd: str, plugins: Iterable[SkillPlugin] = 
     if not skills:
         return ""
     checked = [skill for skill in skills if skill.is_trusted]
-    of_project = [skill for skill in skills if not skill.is_trusted]
+    of_agents = [skill for skill in skills if skill.is_unreviewed]
+    of_project = [skill for skill in skills if skill.source == "project"]
     lines: list[str] = [HEADING]
     room = MAX_INDEX_CHARS
     shown = 0
-    for head, group in (("", checked), (PROJECT_HEADING, of_project)):
+    for head, group in (("", checked), (AGENT_HEADING, of_agents), (PROJECT_HEADING, of_project)):
         if group and head:
             lines.append(head)
         for skill in group:
@@ -276,8 +287,8 @@ def skills_index(settings: Settings, cwd: str, plugins: Iterable[SkillPlugin] = 
 
 
 def short_description(skill: Skill) -> str:
-    """A skill's description on one line; one from the project that gives the model instructions is left out."""
+    """A skill's description on one line; one that nobody reviewed and that gives the model orders is left out."""
     text = " ".join(skill.description.split())
-    if not skill.is_trusted and threat_in(text):
+    if not skill.is_trusted and (threat_in(text) or standing_order_in(text, may_name_tools=True)):
         return "(description omitted: it tries to give you instructions)"
     return text if len(text) <= MAX_SHORT_DESCRIPTION_CHARS else text[: MAX_SHORT_DESCRIPTION_CHARS - 1] + "…"

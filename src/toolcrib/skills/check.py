@@ -19,7 +19,7 @@ from toolcrib.approval.analyse import analyse
 from toolcrib.approval.shell.findings import Finding
 from toolcrib.config.yaml_text import Document
 from toolcrib.core.errors import ConfigError
-from toolcrib.sessions.injection_scan import threat_in
+from toolcrib.sessions.injection_scan import standing_order_in, threat_in
 from toolcrib.skills.skill import (
     FRONT_MATTER_MARK,
     MAX_NAME_CHARS,
@@ -251,6 +251,9 @@ def text_kind(path: str, text: str) -> TextKind:
 def find_concerns(text: str, kind: TextKind) -> tuple[SafetyConcern, ...]:
     """All concerns about a text, sorted by line."""
     found = [*_find_threats(text), *(concern for code in _find_code(text, kind) for concern in _find_dangers(code))]
+    lines = {concern.line for concern in found}
+    if kind not in ("shell", "python"):
+        found += [order for order in _find_orders(text) if order.line not in lines]
     refused = {concern.line for concern in found if concern.severity == "refuse"}
     telling = [concern for concern in found if concern.severity == "refuse" or concern.line not in refused]
     return tuple(sorted(dict.fromkeys(telling), key=lambda concern: concern.line))
@@ -270,6 +273,14 @@ def _find_threats(text: str) -> Iterator[SafetyConcern]:
         start += WINDOW_CHARS - OVERLAP_CHARS
         # Start at a nearby line start, so that a combining mark is not separated from its letter.
         start = text.rfind("\n", start - 500, start) + 1 or start
+
+
+def _find_orders(text: str) -> Iterator[SafetyConcern]:
+    """Orders about approvals and secrets; to name tools is what a skill is for."""
+    reason = standing_order_in(text, may_name_tools=True)
+    if reason:
+        line = _line_of(text, lambda part: standing_order_in(part, may_name_tools=True))
+        yield SafetyConcern(line, "ask", reason)
 
 
 def _line_of(window: str, contains: Callable[[str], str]) -> int:

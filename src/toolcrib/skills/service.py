@@ -23,6 +23,7 @@ from toolcrib.core.errors import ConfigError, UsageError
 from toolcrib.core.types import Effect, JsonObject
 from toolcrib.registry.results import sendable, tool_error, tool_result, untrusted
 from toolcrib.sessions.injection_scan import MAX_SCANNED_CHARS, threat_in
+from toolcrib.skills.authorship import SkillAuthorship
 from toolcrib.skills.catalog import SkillCatalog, SkillPlugin, find_in, find_skills, short_description
 from toolcrib.skills.check import MAX_TEXT_CHARS, SafetyConcern, find_concerns, format_problems, text_kind
 from toolcrib.skills.skill import (
@@ -171,6 +172,7 @@ class SkillService:
                 if ctx.effects is not None and ctx.effects != change.effects:
                     raise SkillError(f"the skill {change.skill!r} changed in the meantime; check it and try again")
                 apply_change(change, skills_dir)
+                _record_author(change, SkillAuthorship(self._settings.home))
         except UnknownSkill as error:
             return _unknown_error(error)
         except (SkillError, ConfigError) as error:
@@ -198,6 +200,14 @@ class SkillService:
         except UsageError:
             return ()
         return plugins
+
+
+def _record_author(change: SkillChange, authorship: SkillAuthorship) -> None:
+    """Note an agent's text as unreviewed; a person has read a change with cautions before it was made."""
+    if change.text and not change.cautions:
+        authorship.record_text(change.path, change.text)
+    else:
+        authorship.record_review(change.path)
 
 
 def _is_name_safe(skill: Skill, path: str) -> bool:
@@ -248,7 +258,9 @@ def _shown(skill: Skill, path: str, text: str, first_line: int) -> JsonObject:
 
 
 def _source_name(skill: Skill) -> str:
-    return "project skill " + "".join(char for char in skill.name if char.isalnum() or char in " ._:-")
+    return f"{'unreviewed' if skill.is_unreviewed else 'project'} skill " + "".join(
+        char for char in skill.name if char.isalnum() or char in " ._:-"
+    )
 
 
 def _unknown_error(error: UnknownSkill) -> str:

@@ -61,10 +61,13 @@ class Skill(msgspec.Struct, frozen=True, kw_only=True):
     hidden_by: str = ""
     """Why it is hidden: a skill with the same name, or the settings."""
 
+    is_unreviewed: bool = False
+    """An agent wrote it, and the user has not reviewed it."""
+
     @property
     def is_trusted(self) -> bool:
         """Whether it comes from somebody whom the user trusts."""
-        return self.source != "project"
+        return self.source != "project" and not self.is_unreviewed
 
 
 def is_valid_name(name: str) -> bool:

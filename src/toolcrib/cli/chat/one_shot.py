@@ -24,7 +24,7 @@ from toolcrib.agent.events import (
 )
 from toolcrib.cli.chat.images import NOT_ATTACHED, save_images, with_images
 from toolcrib.cli.chat.options import ChatOptions
-from toolcrib.cli.chat.start import DEFAULT_MODEL_LINE, is_default_model, open_agent, open_host
+from toolcrib.cli.chat.start import DEFAULT_MODEL_LINE, ask_to_trust, is_default_model, open_agent, open_host
 from toolcrib.cli.chat.symbols import symbols_for
 from toolcrib.cli.console import ConsoleAsker, ProgressLines, console_approver
 from toolcrib.cli.output import clean, error_line, is_interactive, note, one_line
@@ -93,6 +93,8 @@ async def answer_once(options: ChatOptions, settings: Settings) -> int:
     """Ask the agent one question; returns the exit code."""
     approver = console_approver(settings)
     asker = ConsoleAsker(approver) if is_interactive() else None
+    if asker is not None and not options.quiet and not options.as_json:
+        await ask_to_trust(options, settings, approver.ask_line)
     host = open_host(options, approver, asker, settings)
     try:
         agent = open_agent(host, options)

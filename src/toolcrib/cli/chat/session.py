@@ -28,7 +28,7 @@ from toolcrib.cli.chat.questions import ChatApprover, ChatAsker
 from toolcrib.cli.chat.screen import THINKING, Screen
 from toolcrib.cli.chat.slash import SlashCommand, find_command, is_path, plugin_commands, split_command
 from toolcrib.cli.chat.slash_commands import COMMANDS
-from toolcrib.cli.chat.start import DEFAULT_MODEL_LINE, is_default_model, open_agent, open_host
+from toolcrib.cli.chat.start import DEFAULT_MODEL_LINE, ask_to_trust, is_default_model, open_agent, open_host
 from toolcrib.cli.chat.status import HINT_SECONDS, Activity, Status
 from toolcrib.cli.chat.summary import chat_summary, greeting, resumed_lines, warnings
 from toolcrib.cli.chat.symbols import short_cost, symbols_for
@@ -428,7 +428,10 @@ class _ChatBuilder:
             self._frontend.show(Text(clean(line.rstrip()), "dim"))
 
     async def run(self) -> int:
-        approver = ChatApprover(self._console_approver(), self._frontend, self._stop)
+        console = self._console_approver()
+        if self._attended and not self._options.quiet:
+            await ask_to_trust(self._options, self._settings, console.ask_line)
+        approver = ChatApprover(console, self._frontend, self._stop)
         asker = ChatAsker(self._frontend, self._status, attended=self._attended)
         host = open_host(self._options, approver, asker, self._settings)
         try:

@@ -23,7 +23,7 @@ from toolcrib.cli.output import clean, local_time, one_line, plural
 from toolcrib.cli.tool_state import tool_states
 from toolcrib.core.errors import SessionError, UsageError
 from toolcrib.core.types import JsonObject
-from toolcrib.sessions.memory import Target
+from toolcrib.sessions.memory import TARGETS, MemoryStore, Target
 from toolcrib.sessions.records import Session
 from toolcrib.sessions.todo import MARKS
 
@@ -195,14 +195,35 @@ async def show_plan(chat: Chat, _: str) -> None:
     chat.screen.frontend.show(table((MARKS[item["status"]], one_line(item["content"])) for item in items), gap=True)
 
 
-async def show_memory(chat: Chat, _: str) -> None:
+async def show_memory(chat: Chat, argument: str) -> None:
     store, frontend = chat.host.memory.store, chat.screen.frontend
+    action, _, words = argument.strip().partition(" ")
+    if action == "approve" and words.strip():
+        chat.screen.say(await asyncio.to_thread(_approve_memory, store, words.strip()))
+        return
+    is_quoted = False
     for target, title in MEMORIES.items():
         entries = await asyncio.to_thread(store.entries, target)
         frontend.show(Text(f"{title} ({store.usage(target, entries)})", "bold"), gap=True)
         if entries:
-            frontend.show(table(("-", one_line(entry)) for entry in entries))
+            authors = await asyncio.to_thread(store.authors, target)
+            is_quoted = is_quoted or any(authors.get(entry) == "agent" for entry in entries)
+            rows = ((">" if authors.get(entry) == "agent" else "-", one_line(entry)) for entry in entries)
+            frontend.show(table(rows))
+    if is_quoted:
+        chat.screen.note(
+            "An agent noted what is marked with >, so later sessions get it as a quotation; "
+            "/memory approve WORDS makes such an entry yours."
+        )
     chat.screen.note(f"Stored in {chat.host.settings.home.memories_dir}; you can edit the files.")
+
+
+def _approve_memory(store: MemoryStore, words: str) -> str:
+    for target in TARGETS:
+        if any(words in entry for entry in store.entries(target)):
+            store.approve(target, words)
+            return "Approved: new sessions get it as your own note."
+    raise UsageError(f"no memory contains {words!r}; /memory shows all of them")
 
 
 async def show_approvals(chat: Chat, _: str) -> None:
@@ -515,7 +536,13 @@ COMMANDS = (
         name="toolsets", summary="List the toolsets and which are in use", run=show_toolsets, while_working=True
     ),
     SlashCommand(name="todo", summary="Show the agent's plan", run=show_plan, while_working=True, aliases=("plan",)),
-    SlashCommand(name="memory", summary="Show the agent's memory", run=show_memory, while_working=True),
+    SlashCommand(
+        name="memory",
+        arguments="[approve WORDS]",
+        summary="Show the agent's memory, or approve an entry",
+        run=show_memory,
+        while_working=True,
+    ),
     SlashCommand(name="approvals", summary="Show grants and recent decisions", run=show_approvals, while_working=True),
     SlashCommand(
         name="processes", summary="List background processes", run=show_processes, while_working=True, aliases=("ps",)

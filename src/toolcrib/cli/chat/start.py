@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Awaitable, Callable
+
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.host import AgentHost
+from toolcrib.agent.project_files import FolderTrust, find_project_file
 from toolcrib.api import adopt_runtime
 from toolcrib.cli.chat.options import ChatOptions
-from toolcrib.cli.output import stdout_reserved
+from toolcrib.cli.output import one_line, stdout_reserved
 from toolcrib.cli.runtime import require_known_toolsets
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import Asker
 from toolcrib.core.models import Provider
 from toolcrib.core.ports import Approver
 from toolcrib.registry.default import registry
+
+AskLine = Callable[[str], Awaitable[str | None]]
 
 DEFAULT_MODEL_LINE = (
     "No model is configured, so toolcrib uses a small one on this machine, which is slow and knows little. "
@@ -53,6 +59,24 @@ def open_agent(host: AgentHost, options: ChatOptions) -> Agent:
         cwd=options.cwd,
         dry_run=options.dry_run,
     )
+
+
+async def ask_to_trust(options: ChatOptions, settings: Settings, ask_line: AskLine) -> None:
+    """Ask once whether the project's instructions may instruct the agent; without an answer they stay data."""
+    if options.resume is not None or not settings.agent.project_files:
+        return
+    file = find_project_file(os.path.abspath(os.path.expanduser(options.cwd or os.curdir)))  # noqa: ASYNC240, PTH100, PTH111
+    trust = FolderTrust(settings.home)
+    if file is None or trust.state(file) != "unknown":
+        return
+    lines = [
+        f"{file.name} in {one_line(file.folder)} has instructions for the agent.",
+        *([f"Note that {file.order}."] if file.order else ()),
+        "Follow them? Otherwise the agent reads them as data. [y/N] ",
+    ]
+    answer = (await ask_line("\n".join(lines)) or "").strip().lower()
+    if answer:
+        trust.remember(file, is_trusted=answer in ("y", "yes"))
 
 
 def is_default_model(provider: Provider, options: ChatOptions, host: AgentHost) -> bool:

@@ -22,7 +22,7 @@ from toolcrib.config.load import load_settings
 from toolcrib.config.os_errors import current_folder
 from toolcrib.config.settings import Settings
 from toolcrib.core.approvals import ApprovalRequest, EntryPoint
-from toolcrib.core.types import Effect, JsonObject
+from toolcrib.core.types import Effect, EffectKind, JsonObject
 
 EXIT_CODES = {"allow": 0, "ask": 1, "deny": 3}
 """2 means wrong usage, as in every command."""
@@ -53,8 +53,25 @@ MEANINGS = {
     type=click.Choice(get_args(EntryPoint)),
     help="Where the call would come from.",
 )
+@click.option(
+    "--effect",
+    default="exec",
+    show_default=True,
+    type=click.Choice(get_args(EffectKind)),
+    help="Judge CMD as the target of this effect: a path, an address or a record.",
+)
+@click.option("--tool", default="terminal", show_default=True, help="The tool that would be called.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
-def test_command(line: str, backend: str, host_mounts: bool, cwd: Path | None, entry_point: str, as_json: bool) -> int:
+def test_command(
+    line: str,
+    backend: str,
+    host_mounts: bool,
+    cwd: Path | None,
+    entry_point: str,
+    effect: str,
+    tool: str,
+    as_json: bool,
+) -> int:
     """Show what would happen to a command, without running any of it.
 
     The verdict comes from the function that decides about real calls, with your settings and your permanent grants.
@@ -64,6 +81,7 @@ def test_command(line: str, backend: str, host_mounts: bool, cwd: Path | None, e
     Examples:
       toolcrib approvals test 'rm -rf build'
       toolcrib approvals test 'rm -rf build' --entry-point cron
+      toolcrib approvals test s3://backups/2026 --effect delete --tool bucket_delete
 
     --json prints an object with the keys command, verdict (allow, ask or deny), blocked, decided_by, reasons, dangers
     (those that are open or decided it), findings (everything the analyser found), grants (yours that cover them),
@@ -72,8 +90,8 @@ def test_command(line: str, backend: str, host_mounts: bool, cwd: Path | None, e
     settings = load_settings()
     folder = str((cwd or current_folder()).absolute())
     policy = _policy(settings, cast("EntryPoint", entry_point), backend, folder, isolated=not host_mounts)
-    reading = read_command(line, cwd=folder, home=policy.home)
-    action = Action(tool="terminal", effects=(Effect("exec", line),), cwd=folder)
+    reading = read_command(line if effect == "exec" else "", cwd=folder, home=policy.home)
+    action = Action(tool=tool, effects=(Effect(cast("EffectKind", effect), line),), cwd=folder)
     grants = [Grant(text) for text in settings.command_allowlist]
     decision = decide(policy, action, grants, read_command)
     asked_without = decide(policy, action, (), read_command)

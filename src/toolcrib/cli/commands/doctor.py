@@ -218,7 +218,7 @@ def _schema_problems(runtime: Runtime) -> list[InstallationProblem]:
             continue
         problem = ArgumentChecker(entry).schema_problem
         if problem:
-            what = f"tool {entry.name!r} of {entry.source} has an invalid schema, so its arguments are not checked"
+            what = f"tool {entry.name!r} of {entry.source} has an invalid schema, so only its valid parts are enforced"
             found.append(InstallationProblem(f"{what}: {problem}", f"`toolcrib tools explain {entry.name}`"))
     return found
 

@@ -12,8 +12,10 @@ from toolcrib.cli.commands.completion import matching_names
 from toolcrib.cli.group import CommandGroup
 from toolcrib.cli.output import clean, hint, note, one_line, plural, print_json, print_line, print_table
 from toolcrib.cli.runtime import open_runtime
+from toolcrib.config.load import load_settings
 from toolcrib.core.errors import UsageError
 from toolcrib.core.types import JsonObject
+from toolcrib.skills.authorship import SkillAuthorship
 from toolcrib.skills.catalog import SkillCatalog, find_in, skill_at
 from toolcrib.skills.check import SkillProblem, find_problems
 from toolcrib.skills.skill import SKILL_FILE, SOURCE_LABELS, Skill, SkillError, list_files, read_text
@@ -124,6 +126,8 @@ def view_skill(name: str, file: str) -> None:
     if file:
         return
     note(f"\nFrom {str(skill.file)!r} ({SOURCE_LABELS[skill.source]}).")
+    if skill.is_unreviewed:
+        note(f"An agent wrote it. Run `toolcrib skills approve {skill.name}` if agents should follow it.")
     if skill.hidden_by:
         note(f"The agent does not see it: hidden by {skill.hidden_by}.")
     if names := _names(skill):
@@ -132,6 +136,21 @@ def view_skill(name: str, file: str) -> None:
 
 def _names(skill: Skill) -> list[str]:
     return [found.path for found in list_files(skill)]
+
+
+@group.command("approve")
+@click.argument("name", metavar="NAME", shell_complete=complete_skills)
+def approve_skill(name: str) -> None:
+    """Approve a skill that an agent wrote.
+
+    Until then, the agent gets its text as a quotation that nobody reviewed. Read it first: `toolcrib skills view NAME`.
+    """
+    skill = require_skill(find_skills(), name)
+    if not skill.is_unreviewed:
+        print_line(f"The skill {skill.name!r} needs no approval: no agent wrote it, or you have changed it since.")
+        return
+    SkillAuthorship(load_settings().home).record_review(skill.folder)
+    print_line(f"Approved: agents now follow the skill {skill.name!r}.")
 
 
 @group.command("check")

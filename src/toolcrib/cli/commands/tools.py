@@ -159,7 +159,7 @@ def _declaration(runtime: Runtime, entry: ToolEntry) -> list[tuple[str, str | li
     pairs.append(("arguments", _arguments(entry.parameters)))
     problem = ArgumentChecker(entry).schema_problem
     if problem:
-        pairs.append(("schema", f"invalid, so arguments are not checked: {problem}"))
+        pairs.append(("schema", f"invalid, so only its valid parts are enforced: {problem}"))
     pairs.append(("effects", _effects(entry)))
     pairs.append(("result limit", _limit(runtime, entry)))
     if runtime.has_agent_loop_stub(entry.name):

@@ -12,23 +12,7 @@ from toolcrib.core.types import JsonObject
 
 MAX_DATA_DEPTH = 60
 
-TYPES = ("string", "number", "integer", "boolean", "array", "object", "null")
 ANY_TYPE = ("string", "number", "boolean", "array", "object", "null")
-# Spellings that authors use although they are not JSON Schema, and whose meaning is clear.
-TYPE_SPELLINGS = {
-    "str": "string",
-    "text": "string",
-    "int": "integer",
-    "long": "integer",
-    "float": "number",
-    "double": "number",
-    "bool": "boolean",
-    "list": "array",
-    "tuple": "array",
-    "dict": "object",
-    "map": "object",
-    "none": "null",
-}
 ANNOTATIONS = frozenset({"description", "title", "default", "examples", "deprecated", "readOnly", "writeOnly"})
 MALFORMED: Any = object()
 
@@ -50,17 +34,6 @@ def copy_json(value: Any, depth: int = 0) -> Any:
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return {key: copy_json(item, depth + 1) for key, item in value.items()}
     raise UnrenderableTool(f"its schema holds {value!r:.80}, which is not JSON")
-
-
-def clean_types(value: Any) -> list[str]:
-    """The type names in a `type` keyword, repaired; empty when it says nothing usable."""
-    names = value if isinstance(value, (list, tuple)) else [value]
-    lowered = [name.lower() for name in names if isinstance(name, str)]
-    repaired = [TYPE_SPELLINGS.get(name, name) for name in lowered]
-    if any(name not in TYPES for name in repaired):
-        # An unknown name may mean anything, so the keyword as a whole excludes nothing.
-        return []
-    return list(dict.fromkeys(repaired))
 
 
 def types_of(node: JsonObject) -> list[str]:

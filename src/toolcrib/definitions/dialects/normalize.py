@@ -12,6 +12,15 @@ import re
 from typing import Any
 from urllib.parse import unquote
 
+from toolcrib.core.json_schema import (
+    COUNTS,
+    NUMBERS,
+    clean_types,
+    element_schema,
+    read_number,
+    read_required,
+    read_schema,
+)
 from toolcrib.core.types import JsonObject
 from toolcrib.definitions.dialects.keywords import (
     ANNOTATIONS,
@@ -20,7 +29,6 @@ from toolcrib.definitions.dialects.keywords import (
     PLAIN_KEYWORDS,
     UnrenderableTool,
     add_notes,
-    clean_types,
     note,
     one_of,
     set_types,
@@ -159,6 +167,7 @@ class _Normaliser:
 
     def _node(self, schema: Any, *, inline: bool = False) -> JsonObject | None:
         """The cleaned schema; None if nothing is valid. With `inline`, it is not a bare reference."""
+        schema = read_schema(schema)
         if schema is False:
             return None
         if not isinstance(schema, dict):
@@ -232,6 +241,9 @@ class _Normaliser:
                 continue
             if keyword in PLAIN_KEYWORDS:
                 cleaned = PLAIN_KEYWORDS[keyword](value)
+                if cleaned is MALFORMED and (keyword in COUNTS or keyword in NUMBERS):
+                    number = read_number(keyword, value, schema)
+                    cleaned = MALFORMED if number is None else number
                 if cleaned is not MALFORMED:
                     node[keyword] = cleaned
             elif keyword == "type" and (types := clean_types(value)):
@@ -242,6 +254,8 @@ class _Normaliser:
                 self._add_property_rule(node, keyword, value)
         if annotations_only:
             return node
+        if required := read_required(schema):
+            node["required"] = required
         self._add_items(node, schema)
         self._add_alternatives(node, schema, inline)
         add_notes(
@@ -264,7 +278,7 @@ class _Normaliser:
 
     def _add_items(self, node: JsonObject, schema: JsonObject) -> None:
         """Arrays of all drafts in the newest syntax: `prefixItems` first, `items` for the others."""
-        first, rest = schema.get("prefixItems"), schema.get("items")
+        first, rest = schema.get("prefixItems"), schema.get("items", element_schema(schema))
         if isinstance(rest, list):
             first, rest = rest, schema.get("additionalItems")
         elif "prefixItems" in self._ignored:

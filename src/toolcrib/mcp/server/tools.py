@@ -35,8 +35,8 @@ logger = logging.getLogger(__name__)
 
 # Those of our own tools with argument-dependent effects that only ever read.
 READ_ONLY_TOOLS = frozenset({"read_file", "search_files", "skills_list", "skill_view"})
-DESTRUCTIVE_EFFECTS: frozenset[EffectKind] = frozenset({"exec", "write", "delete"})
-OPEN_WORLD_EFFECTS: frozenset[EffectKind] = frozenset({"exec", "network", "publish", "spend"})
+DESTRUCTIVE_EFFECTS: frozenset[EffectKind] = frozenset({"exec", "write", "delete", "remote"})
+OPEN_WORLD_EFFECTS: frozenset[EffectKind] = frozenset({"exec", "network", "publish", "spend", "remote"})
 CLARIFY_TOOL = "clarify"
 
 
