@@ -133,7 +133,10 @@ async def test_a_client_that_does_not_listen_any_more_has_gone(home: Path, tmp_p
             process.stdin.write(lines(INITIALIZE, INITIALIZED, work))
             await process.stdout.readline()
             await eventually(noted.exists, "the command runs")
-            process.stdout._transport.close()  # type: ignore[attr-defined]
+            listening = process.stdout._transport  # type: ignore[attr-defined]
+            listening.close()
+            # The loop closes the pipe later, and until then the answers would be accepted.
+            await eventually(lambda: listening._pipe is None, "the pipe is closed")
             process.stdin.write(b"no message\n" + lines({"jsonrpc": "2.0", "id": 3, "method": "ping"}))
             code = await process.wait()
 

@@ -59,8 +59,8 @@ def prepare_streams() -> None:
     plain = sys.stdout
     # Not one that a test or another program put in its place.
     if type(plain) is io.TextIOWrapper:
-        encoding, has_lines = plain.encoding, plain.line_buffering
-        sys.stdout = ResultStream(plain.detach(), encoding, ESCAPE, line_buffering=has_lines)
+        encoding, has_lines, is_direct = plain.encoding, plain.line_buffering, plain.write_through
+        sys.stdout = ResultStream(plain.detach(), encoding, ESCAPE, line_buffering=has_lines, write_through=is_direct)
         # The same object as before, for whoever bypasses a redirection.
         sys.__stdout__ = sys.stdout  # type: ignore[misc]
     elif isinstance(plain, io.TextIOWrapper):
@@ -152,6 +152,9 @@ def note(message: str = "") -> None:
 
 def _write_stderr(text: str) -> None:
     """Write, and stop writing where it is not possible: a lost message must not stop the work that it is about."""
+    # Keeps results and messages in order where both go to the same file; a stdout that fails is reported at the end.
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stdout.flush()
     try:
         sys.stderr.write(text)
         sys.stderr.flush()

@@ -214,7 +214,9 @@ IN_ORDER = """
 marker=$1; shift
 [[ -e /run/.containerenv || ${container-} == podman ]] || exec "$@" 2>&1
 exec {errors}>&2 2>/dev/null
-"$@" 2>&1 {errors}>&-
+# The program leads a session here, too: by that its processes are found.
+leader=(setsid --wait); "${leader[@]}" true || leader=()
+"${leader[@]}" "$@" 2>&1 {errors}>&-
 code=$?
 printf '\\0%s\\0done\\0%d\\0' "$marker" "$code" >&"$errors"
 while LC_ALL=C IFS= read -r -d '' -N 65536 _; do :; done
