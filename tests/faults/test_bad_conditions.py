@@ -111,7 +111,7 @@ ROWS = (
     Row("sessions show"),
     Row("sessions stats"),
     Row("setup", "--provider|scripted|--no-test|--yes", "config write prints"),
-    Row("skills approve", "greet", "write"),
+    Row("skills approve", "greet"),
     Row("skills check"),
     Row("skills list"),
     Row("skills view", "greet"),
