@@ -132,3 +132,17 @@ def read_flag(value: Any) -> bool | None:
     if isinstance(value, str):
         return _FLAG_WORDS.get(value.strip().lower())
     return value if isinstance(value, bool) else None
+
+
+def at_pointer(document: Any, pointer: str, default: Any = None) -> Any:
+    """The value at a JSON pointer, or the default if there is none."""
+    found = document
+    for step in pointer.split("/")[1:]:
+        key = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, dict) and key in found:
+            found = found[key]
+        elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):
+            found = found[int(key)]
+        else:
+            return default
+    return found

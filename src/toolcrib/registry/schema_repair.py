@@ -17,6 +17,7 @@ from toolcrib.core.json_schema import (
     FLAGS,
     NUMBERS,
     TYPES,
+    at_pointer,
     clean_types,
     element_schema,
     read_flag,
@@ -378,15 +379,7 @@ def _containers(value: Any) -> Iterator[JsonObject]:
 
 def _at(schema: Any, fragment: str) -> Any:
     """The schema at a JSON pointer; None if there is none."""
-    found = schema
-    for step in unquote(fragment).split("/")[1:]:
-        key = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, dict) and key in found:
-            found = found[key]
-        elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):
-            found = found[int(key)]
-        else:
-            return None
+    found = at_pointer(schema, unquote(fragment))
     return found if isinstance(found, (dict, bool)) else None
 
 

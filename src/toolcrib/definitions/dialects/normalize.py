@@ -15,6 +15,7 @@ from urllib.parse import unquote
 from toolcrib.core.json_schema import (
     COUNTS,
     NUMBERS,
+    at_pointer,
     clean_types,
     element_schema,
     read_number,
@@ -56,16 +57,7 @@ class References:
 
     def target(self, pointer: str) -> Any:
         """The schema at the pointer; True (accepts anything) if there is none."""
-        found: Any = self._root
-        for step in pointer.split("/")[1:]:
-            key = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, dict) and key in found:
-                found = found[key]
-            elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):
-                found = found[int(key)]
-            else:
-                return True
-        return found
+        return at_pointer(self._root, pointer, default=True)
 
     def is_recursive(self, pointer: str) -> bool:
         """Whether the schema at the pointer refers back to itself, directly or indirectly."""
