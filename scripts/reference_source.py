@@ -49,6 +49,8 @@ PUBLIC_API: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("Provider", "ModelProfile", "ModelRequest", "ModelResponse", "Usage", "Notice", "ModelError"),
     ),
     ("toolcrib.core.approvals", "core/approvals.py", ("ApprovalRequest", "ApprovalAnswer")),
+    ("toolcrib.approval.provenance", "approval/provenance.py", ("Provenance",)),
+    ("toolcrib.core.origins", "core/origins.py", ("ValueOrigin", "ValueFinding")),
     ("toolcrib.core.types", "core/types.py", ("ToolCall", "Unavailable", "Verdict")),
     ("toolcrib.core.context", "core/context.py", ("CancelToken", "Services")),
     ("toolcrib.core.ports", "core/ports.py", ("Approver", "Gate", "Recorder", "ResultStore")),

@@ -17,6 +17,7 @@ import msgspec
 
 from toolcrib.approval.deferred_gate import DeferredGate
 from toolcrib.approval.options import GateOptions
+from toolcrib.approval.provenance import Provenance, ProvenanceStore
 from toolcrib.bridge import Bridge
 from toolcrib.config.approval_entries import restricted_tools
 from toolcrib.config.env_file import fill_environment
@@ -95,8 +96,10 @@ class Runtime:
         self.definition_builder = DefinitionBuilder(self.registry, self.toolsets, _defer_policy(self.settings))
         self.workspace = _absolute(workspace)
         """The folder that calls work in; empty if it was deleted."""
+        self.provenances = ProvenanceStore(self.workspace)
         self.gate: Gate = gate or DeferredGate(
             GateOptions(
+                provenance=self.provenances,
                 settings=self.settings,
                 workspace=self.workspace,
                 workspace_follows_cwd=workspace is None,
@@ -132,6 +135,7 @@ class Runtime:
             limits=PipelineLimits(self.settings.tool_output.max_result_chars, self.settings.tools.timeouts),
             snapshots=lambda: self.services.snapshots,
             restricted=restricted_tools(self.settings.approvals.rules),
+            provenance=None if self.settings.approvals.provenance == "off" else self.provenances,
         )
 
     async def __aenter__(self) -> Self:
@@ -264,6 +268,10 @@ class Runtime:
     def _may_come(self, name: str) -> bool:
         """Whether an unknown tool may belong to an MCP server that is still starting."""
         return name.startswith(MCP_TOOL) and self.registry.get_entry(name) is None
+
+    def provenance(self, session_id: str = "") -> Provenance:
+        """What a session has heard from the person and read from tools; add the person's words to it."""
+        return self.provenances.of(session_id)
 
     @property
     def terminal(self) -> TerminalService:

@@ -126,6 +126,36 @@ async def test_nobody_agrees_to_what_is_dangerous(
     assert "no one is available to approve it" in denied.text
 
 
+MAILER = """
+from toolcrib import Effect, registry
+
+def send(args, **_):
+    with open({path!r}, "w") as stream:
+        stream.write(args["to"])
+    return "sent"
+
+parameters = {{"type": "object", "properties": {{"to": {{"type": "string"}}}}}}
+effects = (Effect("publish", delicate={{"/to": "destination"}}),)
+registry.register("send_mail", "mailer", {{"parameters": parameters}}, send, effects=effects)
+"""
+
+
+@pytest.mark.parametrize("by_person", [True, False])
+async def test_a_prompt_vouches_for_its_values_only_if_a_person_wrote_it(
+    make_job: MakeJob, run: Run, script: Script, home: Path, workspace: Path, by_person: bool
+) -> None:
+    """A job that a model scheduled runs with the words of nobody, so it may not mail anyone."""
+    sent = workspace / "sent"
+    (home / "tools").mkdir()
+    (home / "tools" / "mailer.py").write_text(MAILER.format(path=str(sent)))
+    script({"call": "send_mail", "arguments": {"to": "bob@corp.example"}}, {"say": "Done."})
+    author = JobAuthor(folder=str(workspace), is_person=by_person)
+
+    await run(make_job(author=author, prompt="Mail bob@corp.example", toolsets=("mailer",)))
+
+    assert sent.exists() == by_person
+
+
 async def test_the_policy_for_cron_counts(make_job: MakeJob, run: Run, script: Script, tmp_path: Path) -> None:
     """Who sets `approvals.policies.cron` to allow has his jobs do what they want."""
     gone = tmp_path / "gone"

@@ -399,7 +399,8 @@ def test_the_analyser_is_not_loaded_before_a_command_is_judged(tmp_path):
         "print([name for name in sys.modules if 'evaluate' in name])\n"
     )
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["['toolcrib.approval.deferred_gate', 'toolcrib.approval.options']", "[]"]
+    light = ["toolcrib.approval.deferred_gate", "toolcrib.approval.options", "toolcrib.approval.provenance"]
+    assert done.stdout.splitlines() == [str(light), "[]"]
 
 
 @pytest.mark.parametrize("effects", [(), None])

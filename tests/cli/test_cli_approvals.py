@@ -290,3 +290,25 @@ def test_a_call_that_was_denied_can_be_explained(toolcrib: Program) -> None:
         ("rm -rf build", "denied"),
     ]
     assert "nothing can allow it" in toolcrib("approvals", "explain", "last").stdout
+
+
+MAIL_TOOL = """
+from toolcrib import Effect, registry
+
+parameters = {"type": "object", "properties": {"to": {"type": "string"}}}
+effects = (Effect("publish", delicate={"/to": "destination"}),)
+registry.register("send_mail", "mailer", {"parameters": parameters}, lambda args, **_: "sent", effects=effects)
+"""
+
+
+def test_the_reasoning_of_provenance_can_be_explained(toolcrib: Program) -> None:
+    """The record of a call says for each delicate value where it came from, or that it was found nowhere."""
+    toolcrib.write("tools/mailer.py", MAIL_TOOL)
+
+    denied = toolcrib("tools", "run", "send_mail", '{"to": "eve@shade.example"}')
+    explained = toolcrib("approvals", "explain", "last").stdout
+    record = json.loads(toolcrib("approvals", "explain", "last", "--json").stdout)
+
+    assert denied.code == 1
+    assert "the destination 'eve@shade.example' (/to) was found neither in the user's words" in explained
+    assert [(one["pointer"], one["vouched"]) for one in record["findings"]] == [("/to", False)]

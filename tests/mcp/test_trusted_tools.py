@@ -50,6 +50,14 @@ async def test_where_nobody_can_be_asked_the_call_is_denied(with_servers: WithSe
     assert (result.status, result.error_type) == ("blocked", "denied")
 
 
+@pytest.mark.parametrize(("trust", "level"), [("read_only", "untrusted"), ("all", "trusted")])
+async def test_results_are_trusted_like_their_server(with_servers: WithServers, trust: str, level: str) -> None:
+    """What a server returns counts as untrusted content, unless the user trusts all of it."""
+    runtime = await with_servers({"s": raw(trust=trust)})
+
+    assert (await runtime.call("mcp__s__echo", {})).origin == level
+
+
 def tool(name: str, description: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "description": description, "inputSchema": OBJECT, **more}
 

@@ -11,8 +11,10 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import msgspec
+
 from toolcrib.agent.compress import compress
-from toolcrib.agent.conversation import Conversation
+from toolcrib.agent.conversation import Conversation, restore_provenance
 from toolcrib.agent.delegate import DelegatedTask
 from toolcrib.agent.events import AnyEvent, Compressed, OnEvent, RunResult, stream_events
 from toolcrib.agent.hooks import fire
@@ -93,7 +95,8 @@ class Agent:
         disabled = [*settings.agent.disabled_toolsets, *disabled_toolsets]
         self.tool_selection = ToolSelection(runtime, self.host.renderings, toolsets, disabled, without_tools)
         self._provider, self.model = self._chosen(model, provider)
-        self.steering: deque[str] = deque()
+        self.steering: deque[Message] = deque()
+        self._is_subagent = bool(parent_id)
         self._queue: deque[str] = deque()
         self._cancel: CancelToken | None = None
         self._at_rest: concurrent.futures.Future[None] = concurrent.futures.Future()
@@ -110,6 +113,7 @@ class Agent:
     def _open(self, session: Session) -> None:
         self.conversation = Conversation(self.host.store, session)
         self.repaired = self.conversation.load()
+        restore_provenance(self.host.runtime.provenances, self.host.store, session)
         """The results that toolcrib added because a process died while it worked on this session."""
         self._restore_plan()
         self.is_first_run = not self.conversation.messages
@@ -187,6 +191,9 @@ class Agent:
         if self.session_id in self.host.running:
             raise UsageError(f"another agent is working on session {self.session_id!r}; wait until it is done")
         question = user_message(prompt) if isinstance(prompt, str) else prompt
+        if not question.origin and not self._is_subagent:
+            # A model wrote the question of a subagent; any other caller speaks for a person, unless they say otherwise.
+            question = msgspec.structs.replace(question, origin="person")
         self._cancel, self._at_rest = CancelToken(), concurrent.futures.Future()
         self.host.running[self.session_id] = self
         self.on_event = on_event
@@ -232,10 +239,11 @@ class Agent:
         self.interrupt()
         await asyncio.wait([asyncio.wrap_future(self._at_rest)], timeout=STOP_SECONDS)
 
-    def steer(self, text: str) -> None:
+    def steer(self, text: str, *, by_person: bool = True) -> None:
         """Send the agent a message while it works; the model sees it with its next request. Thread-safe."""
         if text.strip():
-            self.steering.append(text)
+            message = user_message(text)
+            self.steering.append(msgspec.structs.replace(message, origin="person") if by_person else message)
 
     def queue(self, text: str) -> None:
         """Queue a question behind the current one; the front end takes it with `next_queued`."""
@@ -371,6 +379,7 @@ class Agent:
             parent_id=task.parent_id,
         )
         self.host.subagent_sessions.add(subagent.session_id)
+        self.host.runtime.provenances.share(subagent.session_id, task.parent_id)
         return subagent
 
     def _prompt(self, session: Session) -> str:

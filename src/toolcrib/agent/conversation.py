@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Iterable, Sequence
+from typing import cast
 
 import msgspec
 
+from toolcrib.approval.provenance import Provenance, ProvenanceStore
 from toolcrib.core.errors import SessionError
 from toolcrib.core.messages import Message, Text
 from toolcrib.core.models import Usage
-from toolcrib.core.types import JsonObject
+from toolcrib.core.origins import OriginDeclaration
+from toolcrib.core.types import JsonObject, ToolResult
 from toolcrib.definitions.search import estimate_tokens as tokens_of_tools
 from toolcrib.sessions.records import Session, storable
 from toolcrib.sessions.recovery import repair, working_process
@@ -53,6 +57,46 @@ def estimate_prompt_tokens(system: str, tools: Sequence[JsonObject], messages: I
 
 
 TITLE_CHARS = 60
+
+
+def restore_provenance(provenances: ProvenanceStore, store: SessionStore, session: Session) -> None:
+    """Rebuild what a stored session heard and read, also before summaries; a branch has its parent's past."""
+    if provenances.is_known(session.id) or not session.message_count:
+        return
+    provenance = provenances.of(session.id)
+    provenance.is_incomplete = False
+    history = [session]
+    while history[-1].parent_kind == "branch":
+        try:
+            history.append(store.get(history[-1].parent_id))
+        except SessionError:
+            provenance.is_incomplete = True  # Its parent was deleted.
+            break
+    for one in reversed(history):
+        calls: dict[str, JsonObject] = {}
+        for stored in store.messages(one.id, states=("live", "folded")):
+            _restore_message(provenance, stored.message, calls)
+
+
+def _restore_message(provenance: Provenance, message: Message, calls: dict[str, JsonObject]) -> None:
+    for call in message.tool_calls:
+        calls[call.id] = _arguments(call.arguments)
+    if message.role == "user" and message.origin == "person":
+        provenance.add_person(message.text)
+    elif message.role == "user" and message.origin == "untrusted":
+        provenance.add_untrusted(message.text, "a message")
+    elif message.role == "tool" and message.status == "ok":
+        origin = cast("OriginDeclaration", message.origin)
+        result = ToolResult(content=message.text, name=message.name, call_id=message.call_id, origin=origin)
+        provenance.add_result(result, calls.get(message.call_id))
+
+
+def _arguments(text: str) -> JsonObject:
+    try:
+        arguments = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return arguments if isinstance(arguments, dict) else {}
 
 
 class Conversation:

@@ -52,7 +52,7 @@ class HostedAgent(SubagentRunner, Protocol):
 
     def notify_watcher(self, event: SubagentProgressed) -> None: ...
 
-    def steer(self, text: str) -> None: ...
+    def steer(self, text: str, *, by_person: bool = True) -> None: ...
 
     async def stop(self) -> None: ...
 
@@ -247,7 +247,7 @@ class _Conversations:
         worker = self._running.get(ctx.session_id) if ctx is not None else None
         worker = worker or next(reversed(self._running.values()), None)
         if worker is not None:
-            worker.steer(content)
+            worker.steer(content, by_person=False)
         return worker is not None
 
 

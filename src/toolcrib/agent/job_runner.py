@@ -136,7 +136,11 @@ class _Work:
                 return RunOutcome(state="failed", error=self._cancel.reason, session_id=agent.session_id)
             unregister = self._cancel.on_cancel(lambda: agent.interrupt(self._cancel.reason))
             try:
-                result = await agent.run(question, on_event=self._on_event)
+                if job.prompt_by_person:
+                    self._host.runtime.provenance(agent.session_id).add_person(job.prompt)
+                # Skills, scripts and other jobs added to the prompt, so the whole is not the person's words.
+                message = msgspec.structs.replace(user_message(question), origin="derived")
+                result = await agent.run(message, on_event=self._on_event)
             finally:
                 unregister()
         finally:
@@ -172,7 +176,11 @@ class _Work:
         job = self._job
         parts = [FRAME.format(name=job.name)]
         parts += [await self._skill(name, agent) for name in job.skills]
-        parts += [self._context(other) for other in job.context_from]
+        provenance = self._host.runtime.provenance(agent.session_id)
+        for other in job.context_from:
+            context = self._context(other)
+            provenance.add_untrusted(context, "another job")
+            parts.append(context)
         if job.script:
             outcome = await self._script(agent.session_id)
             if outcome.denied:

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
 from toolcrib.agent.compress import cut_results, fit_messages
 from toolcrib.agent.conversation import Conversation, estimate_text_tokens
 from toolcrib.agent.events import (
@@ -31,6 +33,8 @@ from toolcrib.agent.host import AgentHost
 from toolcrib.agent.model_request import Interrupted, ModelRequestSender, RequestIds
 from toolcrib.agent.tool_calls import BatchRequest, CallBatch, Guardrails
 from toolcrib.agent.tool_selection import SelectedTools, ToolSelection
+from toolcrib.approval.provenance import Provenance
+from toolcrib.core.approvals import UNTRUSTED_VALUE
 from toolcrib.core.context import CancelToken
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.messages import Message, RequestedCall, user_message
@@ -54,6 +58,7 @@ OUTPUT_LIMIT = (
 REFUSED = "the model refused to answer; word the question differently or choose another model"
 MIN_ANSWER_TOKENS = 256
 CLOSING_SECONDS = 5.0
+DENIALS = ("denied", "approval_timeout", UNTRUSTED_VALUE)
 """How long the end hooks of an interrupted run may take."""
 
 
@@ -68,7 +73,7 @@ class RunnableAgent(Protocol):
     max_turns: int
     max_calls: int
     dry_run: bool
-    steering: deque[str]
+    steering: deque[Message]
     is_first_run: bool
 
     @property
@@ -270,8 +275,8 @@ class AgentRun:
 
     def _ending(self) -> tuple[Outcome, str]:
         """The outcome of an answer: denied or failed if the model's last calls were, otherwise answered."""
-        if any(result.error_type in ("denied", "approval_timeout") for result in self._last_results):
-            denied = next(one for one in self._last_results if one.error_type in ("denied", "approval_timeout"))
+        denied = next((result for result in self._last_results if result.error_type in DENIALS), None)
+        if denied is not None:
             return "denied", denied.error_message
         if self._last_results and all(result.is_error for result in self._last_results):
             return "failed", self._last_results[-1].error_message
@@ -299,21 +304,32 @@ class AgentRun:
     async def _hear(self) -> None:
         """Add user messages, background process events and job results that arrived since the last request."""
         while self._agent.steering:
-            text = self._agent.steering.popleft()
-            self.add(user_message(text))
-            self.emit(Steered(text=text))
+            message = self._agent.steering.popleft()
+            if message.origin == "person":
+                self._provenance.add_person(message.text, follow_up=True)
+            self.add(message)
+            self.emit(Steered(text=message.text))
         session_id = self._conversation.session_id
         inbox = Inbox(self._host.settings.home.cron_file, session_id)
         if notices := inbox.waiting():
-            self.add(user_message("\n\n".join(notice.text for notice in notices)))
+            self._tell("\n\n".join(notice.text for notice in notices), source="a scheduled job")
             inbox.fetched(notices)
         if not self._host.runtime.has_terminal:
             return
         processes = self._host.runtime.terminal.processes
         events = await processes.unread_events(session_id, "agent")
         if events:
-            self.add(user_message("\n\n".join(f"[{event.describe()}]" for event in events)))
+            self._tell("\n\n".join(f"[{event.describe()}]" for event in events), source="a background process")
             await processes.acknowledge(session_id, "agent", events)
+
+    def _tell(self, text: str, source: str) -> None:
+        """Add a message that no person wrote."""
+        self._provenance.add_untrusted(text, source)
+        self.add(msgspec.structs.replace(user_message(text), origin="untrusted"))
+
+    @property
+    def _provenance(self) -> Provenance:
+        return self._host.runtime.provenance(self._conversation.session_id)
 
     async def _heed_servers(self) -> None:
         """Sync MCP servers with the config file, and let the first request wait a moment for their tools."""
@@ -382,6 +398,8 @@ class AgentRun:
         session_id, provider = self._conversation.session_id, self._agent.provider.name
         self.emit(RunStarted(session_id=session_id, model=self._agent.model, provider=provider))
         self._conversation.refresh()
+        if self._question.origin == "person":
+            self._provenance.add_person(self._question.text)
         opening = self._hooks.opened(self._question, is_first=self._agent.is_first_run)
         self._agent.is_first_run = False
         try:

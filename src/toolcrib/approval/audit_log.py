@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from toolcrib.config.files import OWNER_FILE, make_folder
 from toolcrib.config.redact import redactor
 from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest, Choice, Danger, EntryPoint
+from toolcrib.core.origins import ValueFinding
 
 if sys.platform != "win32":
     import fcntl
@@ -33,6 +34,7 @@ MAX_MASKED_CHARS = 64_000
 MAX_TEXT_CHARS = 300
 MAX_DANGERS = 12
 MAX_PATHS = 4
+MAX_FINDINGS = 24
 NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 """Refuses a symbolic link, and a pipe without a reader, in place of the log."""
 LOCK_WAIT_SECONDS = 2.0
@@ -122,6 +124,9 @@ class ApprovalLog:
             call_id=_shorten(request.call_id, mask),
             turn_id=_shorten(request.turn_id, mask),
             cwd=_shorten(request.cwd, mask),
+            # The command line contains them already, masked as a whole.
+            arguments={},
+            findings=tuple(_masked_finding(finding, mask) for finding in request.findings[:MAX_FINDINGS]),
         )
         digest = hashlib.sha256(request.command.encode("utf-8", "surrogatepass")).hexdigest()
         return {**msgspec.to_builtins(shown), "asked_at": request.asked_at or self._clock(), "digest": digest}
@@ -210,7 +215,7 @@ class ApprovalLog:
                 if fields["event"] == "decided":
                     record = replace(record, answer=_answer(fields), answered_at=float(fields["answered_at"]))
                 answered = self._records.get(request_id, record)
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, msgspec.ValidationError):
             return  # A partial line of a killed writer, or a line from another program.
         self._records[request_id] = answered
 
@@ -222,7 +227,7 @@ def _byte_at(descriptor: int, position: int) -> bytes:
 
 def _request(fields: dict[str, Any]) -> ApprovalRequest:
     names = ("id", "tool", "command", "session_key", "call_id", "turn_id", "cwd", "backend")
-    texts = {name: str(fields[name]) for name in names}
+    texts: dict[str, Any] = {name: str(fields[name]) for name in names}
     if fields["entry_point"] not in get_args(EntryPoint):
         raise ValueError(fields["entry_point"])
     return ApprovalRequest(
@@ -231,6 +236,7 @@ def _request(fields: dict[str, Any]) -> ApprovalRequest:
         entry_point=fields["entry_point"],
         asked_at=float(fields["asked_at"]),
         may_be_permanent=bool(fields["may_be_permanent"]),
+        findings=msgspec.convert(fields.get("findings") or (), tuple[ValueFinding, ...]),
     )
 
 
@@ -279,6 +285,15 @@ def _masked_danger(danger: Danger, mask: Mask) -> Danger:
         scope=_shorten(danger.scope, mask),
         rule=_shorten(danger.rule, mask),
         paths=tuple(_shorten(path, mask) for path in danger.paths[:MAX_PATHS]),
+    )
+
+
+def _masked_finding(finding: ValueFinding, mask: Mask) -> ValueFinding:
+    return replace(
+        finding,
+        pointer=_shorten(finding.pointer, mask),
+        value=_shorten(finding.value, mask),
+        reason=_shorten(finding.reason, mask),
     )
 
 

@@ -11,7 +11,7 @@ from toolcrib.approval.gate import ApprovalGate
 from toolcrib.approval.grants import Grants
 from toolcrib.approval.options import GateOptions
 from toolcrib.approval.paths import SensitivePaths
-from toolcrib.approval.policy import Policy
+from toolcrib.approval.policy import Policy, ProvenanceMode
 from toolcrib.approval.user_rules import parse_rule
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def build_gate(options: GateOptions) -> ApprovalGate:
         approver=options.approver,
         timeout_seconds=options.settings.approvals.timeout,
         fire=options.fire,
+        provenance=options.provenance,
     )
 
 
@@ -60,7 +61,16 @@ def build_policy(options: GateOptions) -> Policy:
         deny=tuple(approvals.deny),
         backend=options.backend,
         isolated=options.isolated,
+        provenance=_provenance_mode(approvals.provenance, answer, attended=options.approver is not None),
+        provenance_limit=approvals.provenance_limit,
     )
+
+
+def _provenance_mode(setting: str, answer: str, *, attended: bool) -> ProvenanceMode:
+    """By default, provenance decides where nobody can be asked, and only informs the person elsewhere."""
+    if setting == "off":
+        return "off"
+    return "decide" if setting == "on" or answer == "deny" or not attended else "show"
 
 
 def _user_home() -> str:

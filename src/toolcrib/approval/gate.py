@@ -17,10 +17,12 @@ from toolcrib.approval.audit_log import ApprovalLog
 from toolcrib.approval.calls import CommandReading, ReadCommand
 from toolcrib.approval.grants import Grants, may_be_permanent
 from toolcrib.approval.policy import Action, Policy, answer_dangers, decide, describe_danger
+from toolcrib.approval.provenance import ProvenanceStore
 from toolcrib.config.os_errors import ANOTHER_HOME, explain_os_error
 from toolcrib.core.approvals import PENDING, ApprovalAnswer, ApprovalRequest, Choice, Danger
 from toolcrib.core.context import CallMemo, ToolContext
 from toolcrib.core.errors import ConfigError
+from toolcrib.core.origins import ValueFinding
 from toolcrib.core.ports import Approver, FireHook
 from toolcrib.core.types import Effect, JsonObject, ToolEntry, Verdict
 
@@ -56,6 +58,7 @@ class ApprovalGate:
         approver: Approver | None = None,
         timeout_seconds: float = 60.0,
         fire: FireHook | None = None,
+        provenance: ProvenanceStore | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.policy = policy
@@ -65,6 +68,7 @@ class ApprovalGate:
         self._approver = approver
         self._timeout_seconds = timeout_seconds
         self._fire = fire
+        self._provenance = provenance
         self._clock = clock
 
     def attend(self, approver: Approver, policy: Policy) -> None:
@@ -82,9 +86,20 @@ class ApprovalGate:
             is_builtin=entry.is_ours,
             title=entry.title,
             cwd=ctx.cwd,
+            arguments=arguments,
+            findings=self._findings(entry, arguments, effects, ctx),
+            origin_of=None if self._provenance is None else self._provenance.of(ctx.session_id).origin_of,
         )
         read = self._read if ctx.memo is None else _remembered(self._read, ctx.memo)
         return decide(self.policy, action, self.grants.in_force(session_key(ctx)), read).verdict()
+
+    def _findings(
+        self, entry: ToolEntry, arguments: JsonObject, effects: tuple[Effect, ...] | None, ctx: ToolContext
+    ) -> tuple[ValueFinding, ...] | None:
+        if self._provenance is None or self.policy.provenance == "off" or not effects:
+            return None
+        limit = self.policy.provenance_limit
+        return self._provenance.of(ctx.session_id).findings(entry, arguments, effects, limit=limit)
 
     async def resolve(self, entry: ToolEntry, arguments: JsonObject, verdict: Verdict, ctx: ToolContext) -> Verdict:
         dangers = _dangers_of(verdict)
@@ -97,7 +112,7 @@ class ApprovalGate:
         )
         request = replace(request, dangers=still_open or dangers, may_be_permanent=may_be_permanent(still_open))
         if not still_open:
-            return self._record_decision(Verdict("allow", (), "grant", dangers), request)
+            return self._record_decision(Verdict("allow", (), "grant", dangers, findings=verdict.findings), request)
         # Policy has just asked this question, so it stands; a plugin's question must still be checked against policy.
         if not verdict.dangers:
             decision = answer_dangers(self.policy, still_open)
@@ -108,7 +123,8 @@ class ApprovalGate:
     async def _ask(self, request: ApprovalRequest) -> Verdict:
         if self._approver is None:
             reasons = (*_reasons(request), "no one is available to approve it")
-            return self._record_decision(Verdict("deny", reasons, "nobody", request.dangers), request)
+            verdict = Verdict("deny", reasons, "nobody", request.dangers, findings=request.findings)
+            return self._record_decision(verdict, request)
         try:
             self.log.requested(request)
         except OSError as error:
@@ -202,6 +218,8 @@ class ApprovalGate:
             entry_point=self.policy.entry_point,
             asked_at=self._clock(),
             may_be_permanent=may_be_permanent(dangers),
+            arguments=arguments,
+            findings=verdict.findings,
         )
 
     def _fire_hook(self, name: str, keywords: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from toolcrib.approval.shell.findings import Finding
 from toolcrib.config.edit import add_to_list, remove_from_list
 from toolcrib.config.paths import Home
 from toolcrib.config.redact import redact
-from toolcrib.core.approvals import ApprovalRequest, Danger
+from toolcrib.core.approvals import UNTRUSTED_VALUE, ApprovalRequest, Danger
 
 INSIDE_WORKSPACE = "inside the workspace"
 WHOLE_WORKSPACE = "the whole workspace"
@@ -36,7 +36,7 @@ MOVES = frozenset(
 PATH_RULES = frozenset({"recursive_delete", "permissions", "system_config", "credential", "disk_write", "format"})
 THIS_TEXT_ONLY = frozenset({"remote_code", "exfiltration"})
 """Approving one address does not approve any other."""
-NEVER_PERMANENT = frozenset({"unknown_code", "unknown_command", "not_understood", "changed"})
+NEVER_PERMANENT = frozenset({"unknown_code", "unknown_command", "not_understood", "changed", UNTRUSTED_VALUE})
 """Dangers whose command may mean something else tomorrow."""
 
 ASSIGNS = re.compile(r"(?:^|[\s;&|('\"`])[A-Za-z_]\w*\+?=")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from toolcrib.approval.provenance import ProvenanceStore
 from toolcrib.config.settings import Settings
 from toolcrib.core.approvals import EntryPoint
 from toolcrib.core.ports import Approver, FireHook
@@ -21,3 +22,4 @@ class GateOptions(msgspec.Struct, frozen=True, kw_only=True):
     backend: str = "local"
     isolated: bool = False
     workspace_follows_cwd: bool = False
+    provenance: ProvenanceStore | None = None

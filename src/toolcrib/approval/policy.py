@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Literal
 
@@ -12,12 +12,22 @@ from msgspec.structs import replace
 from toolcrib.approval.calls import CommandReading, ReadCommand
 from toolcrib.approval.grants import DangerScopes, Grant, path_scope
 from toolcrib.approval.paths import PathScope, SensitivePaths, follow_links
-from toolcrib.approval.user_rules import UserRule, find_command_rule, find_denied_pattern, has_tool_rule, is_allowed_by
-from toolcrib.core.approvals import Danger, EntryPoint
+from toolcrib.approval.user_rules import (
+    ToolArguments,
+    UserRule,
+    find_command_rule,
+    find_denied_pattern,
+    has_tool_rule,
+    is_allowed_by,
+)
+from toolcrib.core.approvals import UNTRUSTED_VALUE, Danger, EntryPoint
+from toolcrib.core.origins import ValueFinding, ValueOrigin
 from toolcrib.core.remote_records import FILE_KINDS, address_of, is_record_id, located, service_of
-from toolcrib.core.types import Effect, EffectKind, Verdict
+from toolcrib.core.types import Effect, EffectKind, JsonObject, Verdict
 
 Outcome = Literal["allow", "ask", "deny"]
+ProvenanceMode = Literal["decide", "show", "off"]
+"""Whether the origins of values decide calls, or are only shown in questions."""
 
 ISOLATED_BACKENDS = frozenset({"docker", "singularity", "modal", "daytona", "vercel_sandbox", "vercel", "sandbox"})
 # Dangers that an isolated backend contains; all others reach outside, wherever they run.
@@ -65,6 +75,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The backend cannot reach the host."""
     workspace_follows_cwd: bool = False
     """The caller set no workspace, so the working folder of each call is used."""
+    provenance: ProvenanceMode = "off"
+    provenance_limit: float = 0.0
+    """Amounts up to this need no known origin."""
 
     def folders(self, cwd: str = "") -> PathScope:
         workspace = cwd if cwd and self.workspace_follows_cwd else self.workspace
@@ -88,11 +101,20 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     title: str = ""
     """The tool's display name, if it differs from its name."""
     cwd: str = ""
+    arguments: JsonObject = msgspec.field(default_factory=dict)
+    findings: tuple[ValueFinding, ...] | None = None
+    """The origins of the call's delicate values; None if it names none."""
+    origin_of: Callable[[str], ValueOrigin | None] | None = None
+    """Looks up where a value comes from, for rules with conditions."""
 
     @property
     def command(self) -> str:
         """The commands that would run; empty if the call runs none."""
         return "\n".join(effect.target for effect in self.effects or () if effect.kind == "exec")
+
+    @property
+    def tool_arguments(self) -> ToolArguments:
+        return ToolArguments(arguments=self.arguments, origin_of=self.origin_of)
 
     @property
     def backend(self) -> str:
@@ -105,16 +127,21 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     outcome: Outcome
     decided_by: str = ""
-    """nothing, block, user_rule, sensitive_path, grant, yolo, mode, backend, entry_point, nobody; empty for ask."""
+    """nothing, block, user_rule, sensitive_path, grant, provenance, yolo, mode, backend, entry_point or nobody.
+
+    Empty for ask.
+    """
     dangers: tuple[Danger, ...] = ()
     """The dangers to ask about, the ones allowed anyway, or the reasons for a deny."""
     reasons: tuple[str, ...] = ()
     command: str = ""
-
     backend: str = ""
+    findings: tuple[ValueFinding, ...] = ()
 
     def verdict(self) -> Verdict:
-        return Verdict(self.outcome, self.reasons, self.decided_by, self.dangers, self.command, self.backend)
+        return Verdict(
+            self.outcome, self.reasons, self.decided_by, self.dangers, self.command, self.backend, self.findings
+        )
 
 
 class _Risks(msgspec.Struct):
@@ -125,13 +152,17 @@ class _Risks(msgspec.Struct):
     """Who refuses, and why."""
     contained: list[Danger] = msgspec.field(default_factory=list)
     """Dangers that the backend contains."""
+    vouched: list[Danger] = msgspec.field(default_factory=list)
+    """Outside effects whose delicate values all come from the person or from trusted sources."""
     may_hide_denied: bool = False
 
 
 def decide(policy: Policy, action: Action, grants: Iterable[Grant], read: ReadCommand) -> Decision:
     """Allow, ask or deny. Blocks and the user's deny rules come first, and nothing overrides them."""
     decision = _decide(policy, action, grants, read)
-    return replace(decision, backend=action.backend) if action.backend else decision
+    if action.backend or action.findings:
+        return replace(decision, backend=action.backend, findings=action.findings or ())
+    return decision
 
 
 def _decide(policy: Policy, action: Action, grants: Iterable[Grant], read: ReadCommand) -> Decision:
@@ -147,6 +178,8 @@ def _decide(policy: Policy, action: Action, grants: Iterable[Grant], read: ReadC
     if not open_dangers:
         if risks.dangers:
             return _decision("allow", "grant", tuple(risks.dangers), command)
+        if risks.vouched:
+            return _decision("allow", "provenance", tuple(risks.vouched), command)
         return _decision("allow", "backend" if risks.contained else "nothing", tuple(risks.contained), command)
     return answer_dangers(policy, open_dangers, command, may_hide_denied=risks.may_hide_denied)
 
@@ -200,7 +233,8 @@ def _examine(policy: Policy, action: Action, read: ReadCommand) -> _Risks:
             _examine_command(there, effect, risks, where, read)
         elif effect.kind == "remote" or _is_unnamed_record(action, effect, where):
             danger = _record_danger(action, effect)
-            risks.dangers += [danger] if danger is not None else []
+            if danger is not None:
+                (risks.vouched if _is_vouched(policy, action, effect) else risks.dangers).append(danger)
         elif effect.kind in ("write", "delete"):
             _examine_write(policy, action, effect, risks, where)
         elif effect.kind == "read" and effect.target and policy.sensitive.is_secret(effect.target, where):
@@ -209,8 +243,32 @@ def _examine(policy: Policy, action: Action, read: ReadCommand) -> _Risks:
         elif effect.kind in ASK_EFFECTS:
             description, does = ASK_EFFECTS[effect.kind]
             reason = f"{action.title or action.tool} {does} {effect.target}".rstrip()
-            risks.dangers.append(_tool_danger(effect.kind, description, action.tool, reason))
+            danger = _tool_danger(effect.kind, description, action.tool, reason)
+            (risks.vouched if _is_vouched(policy, action, effect) else risks.dangers).append(danger)
+    _examine_values(policy, action, risks)
     return _without_allowed_tool(policy, action, risks, folders)
+
+
+def _is_vouched(policy: Policy, action: Action, effect: Effect) -> bool:
+    """Whether the origins of its delicate values speak for an effect, so that nobody needs to be asked."""
+    if policy.provenance != "decide" or effect.delicate is None or action.findings is None:
+        return False
+    return all(finding.vouched for finding in action.findings)
+
+
+def _examine_values(policy: Policy, action: Action, risks: _Risks) -> None:
+    """Ask about delicate values that nothing vouches for; a policy that only shows them asks no extra question."""
+    if policy.provenance == "decide" or (policy.provenance == "show" and risks.dangers):
+        for finding in action.findings or ():
+            if not finding.vouched:
+                risks.dangers.append(
+                    Danger(
+                        rule=UNTRUSTED_VALUE,
+                        description="value of unknown or untrusted origin",
+                        reason=str(finding),
+                        scope=f"{finding.pointer} = {finding.value} in {action.tool}",
+                    )
+                )
 
 
 def _scope_of(policy: Policy, folders: PathScope, effect: Effect) -> tuple[Policy, PathScope]:
@@ -228,12 +286,12 @@ def _as_written(path: str) -> str:
 
 def _examine_tool(policy: Policy, action: Action, risks: _Risks, folders: PathScope) -> None:
     """Apply the user's rules that name the tool."""
-    paths = _paths(action)
-    if has_tool_rule(policy.rules, "deny", action.tool, paths, folders):
+    paths, call = _paths(action), action.tool_arguments
+    if has_tool_rule(policy.rules, "deny", action.tool, paths, folders, call):
         risks.refusals.append(
             ("user_rule", _tool_danger("user_rule", "your rule", action.tool, _rule_reason(action.tool)))
         )
-    elif has_tool_rule(policy.rules, "ask", action.tool, paths, folders):
+    elif has_tool_rule(policy.rules, "ask", action.tool, paths, folders, call):
         risks.dangers.append(
             _tool_danger("user_rule", "your rule", action.tool, _rule_reason(action.tool, "requires approval"))
         )
@@ -243,7 +301,7 @@ def _without_allowed_tool(policy: Policy, action: Action, risks: _Risks, folders
     """An allow rule covers a tool unless it runs commands; those need rules of their own."""
     if action.command or any(danger.rule == "user_rule" for danger in risks.dangers):
         return risks
-    if has_tool_rule(policy.rules, "allow", action.tool, _paths(action), folders):
+    if has_tool_rule(policy.rules, "allow", action.tool, _paths(action), folders, action.tool_arguments):
         risks.dangers.clear()
     return risks
 

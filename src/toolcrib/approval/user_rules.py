@@ -2,20 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fnmatch import fnmatchcase
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import msgspec
 
 from toolcrib.approval.calls import UNKNOWN_TEXT, CommandReading, ProgramCall
 from toolcrib.approval.grants import TRANSPARENT
+from toolcrib.approval.json_pointers import values_at
 from toolcrib.approval.paths import GLOB_CHARACTERS, PathScope, is_at_or_inside
 from toolcrib.approval.shell.findings import Finding
-from toolcrib.config.approval_entries import TOOL, rule_text
+from toolcrib.config.approval_entries import AND, TOOL, WHERE, conditions_of, rule_text
+from toolcrib.core.origins import ValueOrigin
 from toolcrib.core.remote_records import is_uri
+from toolcrib.core.types import JsonObject
 
 Action = Literal["allow", "ask", "deny"]
 WORKSPACE = "workspace"
+NOWHERE = "nowhere"
+"""The origin of a value that the session has not seen."""
+
+
+class Condition(msgspec.Struct, frozen=True, kw_only=True):
+    """A condition on the values of one argument of a tool."""
+
+    pointer: str
+    comparison: Literal["equals", "matches", "in", "from"]
+    value: str
+
+    def __str__(self) -> str:
+        return f"{self.pointer} {self.comparison} {self.value}"
+
+    def holds(self, action: Action, call: ToolArguments) -> bool:
+        """Whether it holds: for allow, of every value of the argument and at least one; otherwise, of any."""
+        found = [
+            self._accepts(value, call) for _, value in values_at(call.arguments, self.pointer) if value is not None
+        ]
+        return bool(found) and (all(found) if action == "allow" else any(found))
+
+    def _accepts(self, value: Any, call: ToolArguments) -> bool:
+        text = str(value).strip()
+        if self.comparison == "matches":
+            return fnmatchcase(text.casefold(), self.value.casefold())
+        if self.comparison == "from":
+            origin = None if call.origin_of is None else call.origin_of(text)
+            return (origin.level if origin is not None else NOWHERE) == self.value
+        wanted = [self.value] if self.comparison == "equals" else self.value.split(",")
+        return text.casefold() in {one.strip().casefold() for one in wanted}
+
+
+class ToolArguments(msgspec.Struct, frozen=True, kw_only=True):
+    """What rules with conditions look at."""
+
+    arguments: JsonObject = msgspec.field(default_factory=dict)
+    origin_of: Callable[[str], ValueOrigin | None] | None = None
+
+
+NO_ARGUMENTS = ToolArguments()
 
 
 class UserRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,10 +74,13 @@ class UserRule(msgspec.Struct, frozen=True, kw_only=True):
     """All must be present; `--force|-f` means either one."""
     location: str = ""
     """`workspace`, a path with wildcards, or the address of remote records (`s3://bucket`, `crm:`)."""
+    conditions: tuple[Condition, ...] = ()
+    """For a rule about a tool: conditions on its arguments; all must hold."""
 
     def __str__(self) -> str:
         parts = [self.action, self.program, *self.words, *self.flags]
-        return " ".join([*parts, "in", self.location] if self.location else parts)
+        text = " ".join([*parts, "in", self.location] if self.location else parts)
+        return f"{text} {WHERE} {f' {AND} '.join(map(str, self.conditions))}" if self.conditions else text
 
     def matches_tool(self, name: str) -> bool:
         return self.program.startswith(TOOL) and fnmatchcase(name, self.program[len(TOOL) :])
@@ -79,6 +126,16 @@ def parse_rule(text: str) -> UserRule:
     """Parse one line; raises ValueError with the expected form."""
     action, program, *rest = rule_text(text).split()
     location = ""
+    if WHERE in rest:
+        conditions = conditions_of(rest[rest.index(WHERE) + 1 :])
+        return UserRule(
+            action=cast("Action", action),
+            program=program,
+            conditions=tuple(
+                Condition(pointer=pointer, comparison=cast("Any", comparison), value=value)
+                for pointer, comparison, value in conditions
+            ),
+        )
     if "in" in rest:
         at = rest.index("in")
         rest, location = rest[:at], " ".join(rest[at + 1 :])
@@ -110,11 +167,18 @@ def find_command_rule(
 
 
 def has_tool_rule(
-    rules: tuple[UserRule, ...], action: Action, name: str, paths: tuple[str, ...], folders: PathScope
+    rules: tuple[UserRule, ...],
+    action: Action,
+    name: str,
+    paths: tuple[str, ...],
+    folders: PathScope,
+    call: ToolArguments = NO_ARGUMENTS,
 ) -> bool:
-    """Whether a rule with this action matches the tool and its paths."""
+    """Whether a rule with this action matches the tool, its paths and its arguments."""
     for rule in rules:
         if rule.action != action or not rule.matches_tool(name):
+            continue
+        if not all(condition.holds(action, call) for condition in rule.conditions):
             continue
         if not rule.location:
             return True

@@ -215,6 +215,10 @@ class ApprovalSettings(Section, frozen=True, kw_only=True):
     """Rules like `allow rm in workspace`, `ask npm install`, `deny git push --force in ~/work`; deny wins, then ask."""
     smart_classes: list[str] = field(default_factory=lambda: ["recursive delete inside the workspace"])
     """The kinds of danger that the model may approve in `smart` mode."""
+    provenance: Literal["auto", "on", "off"] = "auto"
+    """Decide calls with an outside effect by where their values come from; `auto`: where nobody can be asked."""
+    provenance_limit: Annotated[float, Meta(ge=0)] = 100
+    """The largest amount that a call may contain unasked if neither you nor a trusted source named it."""
 
 
 class SecuritySettings(Section, frozen=True, kw_only=True):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
+
+from toolcrib.core.origins import ValueFinding
 
 EntryPoint = Literal["interactive", "gateway", "cron", "batch", "library"]
 """Where a call comes from; this decides who can approve it."""
@@ -55,12 +57,19 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since the epoch."""
     may_be_permanent: bool = True
     """Whether "always" is offered."""
+    arguments: dict[str, Any] = msgspec.field(default_factory=dict)
+    """The arguments of the call, as they were checked."""
+    findings: tuple[ValueFinding, ...] = ()
+    """What provenance found out about the delicate values among them."""
 
     @property
     def description(self) -> str:
         """The dangers in one line."""
         return "; ".join(dict.fromkeys(danger.description for danger in self.dangers))
 
+
+UNTRUSTED_VALUE = "untrusted_value"
+"""The danger, and the error type of a denied call, if nothing vouches for a delicate value."""
 
 PENDING = "pending"
 """`decided_by` of a deny that answers only the call: the request stays open on record and can still be answered."""

@@ -62,6 +62,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The model's reasoning before its answer: kept separately, shown on request, never sent back as text."""
     provider_data: dict[str, Any] | None = None
     """What the provider needs back unchanged with this message: signed thinking, encrypted reasoning."""
+    origin: str | dict[str, str] = ""
+    """Where the content comes from: `person` if a person typed it, or the origin of a result; empty if not known."""
 
     @property
     def text(self) -> str:
@@ -93,7 +95,10 @@ def tool_message(result: ToolResult) -> Message:
     """The result of a call, as a message for the model."""
     given = result.content
     content = given if isinstance(given, str) else tuple(parts_of(given.get("content")))
-    return Message(role="tool", call_id=result.call_id, name=result.name, status=result.status, content=content)
+    origin: str | dict[str, str] = result.origin if isinstance(result.origin, str) else {**result.origin}
+    return Message(
+        role="tool", call_id=result.call_id, name=result.name, status=result.status, content=content, origin=origin
+    )
 
 
 def parts_of(content: Any) -> Iterable[Part]:

@@ -11,7 +11,17 @@ from toolcrib.core.types import Effect, JsonObject, ToolEntry, ToolResult, Verdi
 if TYPE_CHECKING:
     from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest
 
-__all__ = ["Approver", "FileSnapshots", "FireHook", "Gate", "Invoker", "Recorder", "ResultStore", "SecretAsker"]
+__all__ = [
+    "Approver",
+    "FileSnapshots",
+    "FireHook",
+    "Gate",
+    "Invoker",
+    "ProvenanceRecorder",
+    "Recorder",
+    "ResultStore",
+    "SecretAsker",
+]
 
 
 class Invoker(Protocol):
@@ -57,6 +67,14 @@ class Recorder(Protocol):
     ) -> None: ...
 
     def finished(self, entry: ToolEntry, result: ToolResult, ctx: ToolContext, /) -> None: ...
+
+
+class ProvenanceRecorder(Protocol):
+    """Remembers where the values of a session come from."""
+
+    def record(self, entry: ToolEntry, arguments: JsonObject, result: ToolResult, ctx: ToolContext, /) -> ToolResult:
+        """Add the result of a call; returns it with its origin. Quick: runs after every call."""
+        ...
 
 
 class FileSnapshots(Protocol):

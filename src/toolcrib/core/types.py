@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from toolcrib.core.origins import DelicateRole, OriginDeclaration, ValueFinding
+
 if TYPE_CHECKING:
     from toolcrib.core.approvals import Danger
 
@@ -46,6 +48,8 @@ class Effect(msgspec.Struct, frozen=True):
     """For remote: the service that holds the record; by default the host or scheme of the target."""
     action: str = ""
     """For remote: what happens to the record (`create`, `update`, `delete` …). `read` needs no approval."""
+    delicate: Mapping[str, DelicateRole] | None = None
+    """The arguments that decide what the effect reaches: JSON pointers and their roles; None if it names none."""
 
 
 EffectsFn = Callable[[JsonObject, Any], tuple[Effect, ...]]
@@ -103,6 +107,8 @@ class ToolEntry(msgspec.Struct, frozen=True):
     """Whether the handler has a `ctx` parameter."""
     keywords: frozenset[str] | None = None
     """The keyword arguments that the handler accepts besides `args`; None if it accepts any."""
+    origin: OriginDeclaration = ""
+    """Where its results come from; empty: it follows from the effects, and without these they are untrusted."""
 
     @property
     def parameters(self) -> JsonObject:
@@ -148,6 +154,10 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     """Where the whole text can be read, if `content` is only a preview of it."""
     effects: tuple[Effect, ...] | None = None
     """The effects that were approved; None if the call was not admitted or its tool declares no effects."""
+    origin: OriginDeclaration = ""
+    """Where the content comes from; empty for an error of toolcrib itself."""
+    finding: ValueFinding | None = None
+    """For a call denied as `untrusted_value`: the value, its argument, and where the value first appeared."""
 
     @property
     def is_error(self) -> bool:
@@ -185,6 +195,8 @@ class Verdict(msgspec.Struct, frozen=True):
     """The command line that contains the dangers, if the call runs one."""
     backend: str = ""
     """Where that command would run; empty means this machine."""
+    findings: tuple[ValueFinding, ...] = ()
+    """What provenance found out about the delicate values of the call."""
 
     def joined(self, other: Verdict) -> Verdict:
         """The stricter of two verdicts; two asks merge into one with both reasons."""
@@ -192,7 +204,8 @@ class Verdict(msgspec.Struct, frozen=True):
         if self.decision == other.decision and self.decision != "deny":
             dangers, command = self.dangers + other.dangers, self.command or other.command
             rule, backend = self.rule or other.rule, self.backend or other.backend
-            return Verdict(self.decision, self.reasons + other.reasons, rule, dangers, command, backend)
+            findings = self.findings + other.findings
+            return Verdict(self.decision, self.reasons + other.reasons, rule, dangers, command, backend, findings)
         return other if rank[other.decision] > rank[self.decision] else self
 
 

@@ -54,6 +54,7 @@ class JobAuthor(msgspec.Struct, frozen=True, kw_only=True):
     """Their working folder: relative paths start here, and new jobs work here."""
     session: str = ""
     """Empty for a person at the command line."""
+    is_person: bool = False
     allowed_tools: frozenset[str] | None = None
 
 
@@ -91,6 +92,7 @@ def _apply_draft(job: Job, draft: JobDraft, author: JobAuthor, settings: Setting
         changes["name"] = _checked_name(draft.name)
     if draft.prompt is not None:
         changes["prompt"] = draft.prompt.strip()
+        changes["prompt_by_person"] = author.is_person
     if draft.missed is not None:
         changes["missed"] = draft.missed
     if draft.repeat is not None:

@@ -43,6 +43,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     since: float
     """When the schedule was set; intervals count from here."""
     prompt: str = ""
+    prompt_by_person: bool = False
+    """Whether a person wrote the prompt, and not a model."""
     repeat: int | None = None
     """The maximum number of runs; None means no limit."""
     missed: MissedPolicy | None = None

@@ -6,8 +6,12 @@ import inspect
 import time
 from typing import Any
 
+from msgspec.structs import replace
+
+from toolcrib.core.approvals import UNTRUSTED_VALUE
 from toolcrib.core.context import ToolContext
-from toolcrib.core.types import ResultStatus, ToolResult, Verdict
+from toolcrib.core.origins import is_origin
+from toolcrib.core.types import ResultStatus, ToolEntry, ToolResult, Verdict
 from toolcrib.registry import results
 
 PLUGIN_BLOCK = "plugin_block"
@@ -15,18 +19,25 @@ APPROVAL_TIMEOUT = "approval_timeout"
 """The rule of a verdict after an approval timeout."""
 
 
-def from_value(value: Any, name: str, ctx: ToolContext, started: float) -> ToolResult:
+def from_value(value: Any, entry: ToolEntry, ctx: ToolContext, started: float) -> ToolResult:
     """The result for a handler's return value: a text or a multimodal object; anything else breaks the contract."""
+    name, origin = entry.name, entry.origin
+    if isinstance(value, ToolResult):
+        # The handler knows better than its declaration where this content comes from.
+        origin = value.origin if value.origin and is_origin(value.origin) else origin
+        value = value.content
     if isinstance(value, str):
         text = value if type(value) is str else plain_text(value)
         if not text.isascii():
             text = results.sendable(text)
         error = results.error_in(text)
         if error:
-            return failed(text, "error", "tool_error", error, name, ctx, started)
-        return ToolResult(content=text, call_id=ctx.call_id, name=name, duration_ms=_milliseconds_since(started))
+            return replace(failed(text, "error", "tool_error", error, name, ctx, started), origin=origin)
+        duration = _milliseconds_since(started)
+        return ToolResult(content=text, call_id=ctx.call_id, name=name, duration_ms=duration, origin=origin)
     if results.is_multimodal(value):
-        return ToolResult(content=value, call_id=ctx.call_id, name=name, duration_ms=_milliseconds_since(started))
+        duration = _milliseconds_since(started)
+        return ToolResult(content=value, call_id=ctx.call_id, name=name, duration_ms=duration, origin=origin)
     if inspect.iscoroutine(value):
         value.close()
     text = results.unsupported_result(name, value)
@@ -61,7 +72,15 @@ def denied(verdict: Verdict, name: str, ctx: ToolContext) -> ToolResult:
         return problem(reasons, "blocked", PLUGIN_BLOCK, name, ctx)
     if verdict.rule == APPROVAL_TIMEOUT:
         return problem(f"This call was not approved in time: {reasons}", "blocked", APPROVAL_TIMEOUT, name, ctx)
-    return problem(f"This call was not allowed: {reasons}", "blocked", "denied", name, ctx)
+    message = f"This call was not allowed: {reasons}"
+    finding = next((finding for finding in verdict.findings if not finding.vouched), None)
+    if finding is None or not any(danger.rule == UNTRUSTED_VALUE for danger in verdict.dangers):
+        return problem(message, "blocked", "denied", name, ctx)
+    source = finding.origin.call_id if finding.origin is not None else ""
+    text = results.tool_error(
+        message, error_type=UNTRUSTED_VALUE, pointer=finding.pointer, value=finding.value, source_call=source
+    )
+    return replace(failed(text, "blocked", UNTRUSTED_VALUE, message, name, ctx), finding=finding)
 
 
 def cancelled(name: str, ctx: ToolContext, started: float | None = None, reason: str = "") -> ToolResult:

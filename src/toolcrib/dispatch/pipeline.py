@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from toolcrib.bridge import NestedCallTimeout
 from toolcrib.core.context import CallMemo, ToolContext, current_context
-from toolcrib.core.ports import FileSnapshots, Gate, Recorder, ResultStore
+from toolcrib.core.ports import FileSnapshots, Gate, ProvenanceRecorder, Recorder, ResultStore
 from toolcrib.core.types import (
     ALLOW,
     SEARCH_TOOLS,
@@ -139,6 +139,7 @@ class Pipeline:
         limits: PipelineLimits,
         snapshots: Callable[[], FileSnapshots | None] = lambda: None,
         restricted: Sequence[str] = (),
+        provenance: ProvenanceRecorder | None = None,
     ) -> None:
         """`restricted` names, with wildcards, the tools that the gate checks whatever effects they declare."""
         self.registry = registry
@@ -149,6 +150,7 @@ class Pipeline:
         self.limits = limits
         self._snapshots = snapshots
         self._restricted = tuple(restricted)
+        self._provenance = provenance
         self._rules: dict[str, ToolRules] = {}
 
     async def run(
@@ -184,6 +186,8 @@ class Pipeline:
                 and self.hooks.is_empty
                 and len(result.content) <= rules.max_chars
             ):
+                if self._provenance is not None:
+                    result = self._provenance.record(entry, call.args, result, ctx)
                 return result  # Most calls: no hooks to run, and nothing to shorten.
             return await self._finish(call, result)
         except Exception as error:
@@ -353,7 +357,7 @@ class Pipeline:
             return outcome.handler_failed(error, entry.name, ctx, call.started)
         finally:
             current_context.reset(token)
-        return outcome.from_value(value, entry.name, ctx, call.started)
+        return outcome.from_value(value, entry, ctx, call.started)
 
     async def _call_through_middleware(self, call: CallState) -> Any:
         async def run_handler(args: JsonObject, executor: Executor) -> Any:
@@ -393,6 +397,8 @@ class Pipeline:
                 result = replace(result, content=content)
         if call.effects is not None:
             result = replace(result, effects=call.effects)
+        if self._provenance is not None:
+            result = self._provenance.record(entry, call.args, result, ctx)
         if len(result.content) > call.rules.max_chars:
             result = within_call_budget(result, call.rules.max_chars, self.store, ctx.session_id)
         if call.recorded:

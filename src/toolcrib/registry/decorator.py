@@ -18,7 +18,8 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, overload
 import msgspec
 
 from toolcrib.core.errors import RegistrationError, UsageError
-from toolcrib.core.types import CheckFn, EffectsDeclaration, Handler, JsonObject, SchemaOverrides
+from toolcrib.core.origins import OriginDeclaration
+from toolcrib.core.types import CheckFn, EffectsDeclaration, Handler, JsonObject, SchemaOverrides, ToolResult
 from toolcrib.registry.collisions import current_loading
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.registry import ToolRegistry
@@ -62,7 +63,7 @@ Prepare = Callable[[JsonObject], JsonObject]
 
 
 def _sync_handler(function: Callable[..., Any], signature: Signature, prepare: Prepare | None, name: str) -> Any:
-    def plain(args: JsonObject, **kwargs: Any) -> str | JsonObject:  # noqa: ARG001 - the contract's signature
+    def plain(args: JsonObject, **kwargs: Any) -> str | JsonObject | ToolResult:  # noqa: ARG001 - the contract's signature
         try:
             arguments = args if prepare is None else prepare(args)
         except BadArgument as error:
@@ -74,7 +75,7 @@ def _sync_handler(function: Callable[..., Any], signature: Signature, prepare: P
         return plain
     with_context = _context_adder(signature.context, name)
 
-    def contextual(args: JsonObject, ctx: Any = None, **kwargs: Any) -> str | JsonObject:  # noqa: ARG001
+    def contextual(args: JsonObject, ctx: Any = None, **kwargs: Any) -> str | JsonObject | ToolResult:  # noqa: ARG001
         try:
             arguments = args if prepare is None else prepare(args)
         except BadArgument as error:
@@ -86,7 +87,7 @@ def _sync_handler(function: Callable[..., Any], signature: Signature, prepare: P
 
 
 def _async_handler(function: Callable[..., Any], signature: Signature, prepare: Prepare | None, name: str) -> Any:
-    async def plain(args: JsonObject, **kwargs: Any) -> str | JsonObject:  # noqa: ARG001 - the contract's signature
+    async def plain(args: JsonObject, **kwargs: Any) -> str | JsonObject | ToolResult:  # noqa: ARG001 - the contract's signature
         try:
             arguments = args if prepare is None else prepare(args)
         except BadArgument as error:
@@ -100,7 +101,7 @@ def _async_handler(function: Callable[..., Any], signature: Signature, prepare: 
         return plain
     with_context = _context_adder(signature.context, name)
 
-    async def contextual(args: JsonObject, ctx: Any = None, **kwargs: Any) -> str | JsonObject:  # noqa: ARG001
+    async def contextual(args: JsonObject, ctx: Any = None, **kwargs: Any) -> str | JsonObject | ToolResult:  # noqa: ARG001
         try:
             arguments = args if prepare is None else prepare(args)
         except BadArgument as error:
@@ -225,13 +226,15 @@ def _decode_custom(kind: type, value: Any) -> Any:
     raise TypeError(f"expected {kind.__name__}, got {type(value).__name__}")
 
 
-def encode_result(value: Any, name: str) -> str | JsonObject:
+def encode_result(value: Any, name: str) -> str | JsonObject | ToolResult:
     """The text for the model: a str unchanged, objects and lists as JSON, single values as `{"result": value}`."""
     if isinstance(value, str) and not isinstance(value, Enum):
         return str(value)
     if is_multimodal(value):
         multimodal: JsonObject = value
         return multimodal
+    if isinstance(value, ToolResult):
+        return value
     if inspect.iscoroutine(value):
         value.close()  # Python would warn that it was never awaited.
     try:
@@ -287,6 +290,7 @@ def tool(
     check_fn: CheckFn | None = None,
     requires_env: Iterable[str] | None = None,
     effects: EffectsDeclaration | None = None,
+    origin: OriginDeclaration = "",
     max_result_size_chars: int | float | None = None,
     dynamic_schema_overrides: SchemaOverrides | None = None,
     override: bool = False,
@@ -340,7 +344,16 @@ def tool(
 
 
 _OPTIONS = frozenset(
-    {"emoji", "check_fn", "requires_env", "effects", "max_result_size_chars", "dynamic_schema_overrides", "override"}
+    {
+        "emoji",
+        "check_fn",
+        "requires_env",
+        "effects",
+        "max_result_size_chars",
+        "dynamic_schema_overrides",
+        "override",
+        "origin",
+    }
 )
 
 

@@ -10,6 +10,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from toolcrib.core.errors import RegistrationError
+from toolcrib.core.origins import DELICATE_ROLES, ORIGIN_LEVELS, OriginDeclaration, is_origin, is_pointer
 from toolcrib.core.types import (
     CheckFn,
     Effect,
@@ -37,6 +38,7 @@ def make_entry(
     dynamic_schema_overrides: SchemaOverrides | None,
     effects: EffectsDeclaration | None,
     source: Source,
+    origin: OriginDeclaration = "",
 ) -> ToolEntry:
     """The entry for one registration; raises a RegistrationError that names the tool and what to change."""
     if not isinstance(name, str) or not name:
@@ -68,6 +70,7 @@ def make_entry(
         source=source,
         takes_context=takes_context,
         keywords=keywords,
+        origin=_origin(name, origin) or _implied_origin(effects),
     )
 
 
@@ -144,7 +147,33 @@ def _effects(name: str, effects: Any) -> EffectsDeclaration | None:
             f"effects of tool {name!r} are {effects!r}; use a tuple of Effect, as in (Effect('network'),), "
             "or a function that returns one"
         )
+    for effect in effects:
+        for pointer, role in (effect.delicate or {}).items():
+            if not is_pointer(pointer) or role not in DELICATE_ROLES:
+                raise RegistrationError(
+                    f"tool {name!r} names the delicate argument {pointer!r} as {role!r}; use a JSON pointer such as "
+                    f"'/to' and one of the roles {', '.join(DELICATE_ROLES)}"
+                )
     return tuple(effects)
+
+
+def _origin(name: str, origin: Any) -> OriginDeclaration:
+    if not is_origin(origin):
+        raise RegistrationError(
+            f"origin of tool {name!r} is {origin!r}; use one of {', '.join(ORIGIN_LEVELS)}, or a mapping from JSON "
+            "pointers to these, as in {'': 'untrusted', '/sender': 'trusted'}"
+        )
+    return origin  # type: ignore[no-any-return]
+
+
+def _implied_origin(effects: Any) -> OriginDeclaration:
+    """The origin that follows from the declaration alone; empty if it depends on the call."""
+    if effects is None:
+        return "untrusted"
+    if callable(effects):
+        return ""
+    kinds = {effect.kind for effect in effects}
+    return "untrusted" if "network" in kinds else "" if kinds & {"exec", "read"} else "derived"
 
 
 def _result_limit(name: str, limit: Any) -> int | float | None:

@@ -21,6 +21,7 @@ import toolcrib.registry.results as results
 from toolcrib.bridge import Bridge
 from toolcrib.core.attempt import attempt
 from toolcrib.core.errors import RegistrationError
+from toolcrib.core.origins import OriginDeclaration
 from toolcrib.core.ports import Invoker
 from toolcrib.core.types import (
     AGENT_LOOP_TOOLS,
@@ -195,6 +196,7 @@ class ToolRegistry:
         dynamic_schema_overrides: SchemaOverrides | None = None,
         override: bool = False,
         effects: EffectsDeclaration | None = None,
+        origin: OriginDeclaration = "",
     ) -> None:
         """Declare a tool. A name that another toolset owns is rejected unless `override` is true."""
         loading = current_loading()
@@ -214,6 +216,7 @@ class ToolRegistry:
                 dynamic_schema_overrides=dynamic_schema_overrides,
                 effects=effects,
                 source=collisions.source_of_registration(handler, loading),
+                origin=origin,
             )
         except RegistrationError as error:
             if loading is None:

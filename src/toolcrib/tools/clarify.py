@@ -53,6 +53,7 @@ registry.register(
             "required": ["question"],
         },
     },
+    origin={"": "derived", "/user_response": "person"},
     handler=clarify,
     is_async=True,
     effects=(Effect("interactive"),),

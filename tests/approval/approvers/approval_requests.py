@@ -72,7 +72,7 @@ class FileStore:
                 continue
             fields = row["requested"]
             dangers = tuple(Danger(**{**each, "paths": tuple(each["paths"])}) for each in fields["dangers"])
-            known[fields["id"]] = ApprovalRequest(**{**fields, "dangers": dangers})
+            known[fields["id"]] = ApprovalRequest(**{**fields, "dangers": dangers, "findings": ()})
         return list(known.values())
 
     def _append(self, row: dict[str, object]) -> None:

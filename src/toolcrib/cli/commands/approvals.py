@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import click
+import msgspec
 
 from toolcrib.approval.approvers.escape import shortened, visible
 from toolcrib.approval.audit_log import ApprovalLog, ApprovalRecord
@@ -35,6 +36,7 @@ REASONS = {
     "user_rule": "a rule in your config matches it (approvals.rules, approvals.deny)",
     "sensitive_path": "it would change a protected file: keys, shell profiles, toolcrib's own settings",
     "grant": "you allowed this kind in this scope before; run `toolcrib approvals list` to see your grants",
+    "provenance": "all its delicate values come from you or from trusted sources (approvals.provenance)",
     "yolo": "approvals were switched off for that process (--yolo or TOOLCRIB_YOLO=1)",
     "mode": "approvals.mode is off in your config",
     "backend": "it ran in an isolated backend, and its effects cannot leave it",
@@ -84,6 +86,7 @@ def explanation(record: ApprovalRecord) -> list[str]:
     request, answer = record.request, record.answer
     lines = [f"{request.title or request.tool} wanted to {_wanted(request)}."]
     lines += [f"That is {describe_danger(danger)}: {danger.reason}." for danger in request.dangers]
+    lines += [f"Provenance: {visible(str(finding))}." for finding in request.findings if finding.vouched]
     if answer is None:
         return [*lines, "It is waiting for your approval; nothing has run."]
     lines.append(f"It was {outcome(record)}: {_because(answer)}.")
@@ -113,6 +116,7 @@ def record_as_json(record: ApprovalRecord) -> JsonObject:
         "command": request.command,
         "sha256": record.digest,
         "dangers": [danger_as_json(danger) for danger in request.dangers],
+        "findings": msgspec.to_builtins(request.findings),
         "session_key": request.session_key,
         "cwd": request.cwd,
         "backend": request.backend,
@@ -231,6 +235,8 @@ def show_request(request_id: str, as_json: bool) -> None:
         ("session", request.session_key or "-"),
         ("outcome", outcome(record)),
     ]
+    if request.findings:
+        pairs.append(("origins", [visible(str(finding)) for finding in request.findings]))
     if answer is not None:
         pairs += [
             ("decided by", answer.decided_by or "-"),

@@ -117,7 +117,7 @@ def job_draft(schedule: str | None, prompt: str | None, options: dict[str, Any])
 
 def job_author() -> JobAuthor:
     """The person at the terminal, whose jobs run in the current folder with all tools."""
-    return JobAuthor(folder=str(current_folder()))
+    return JobAuthor(folder=str(current_folder()), is_person=True)
 
 
 def next_runs_text(job: Job, now: float) -> tuple[list[str], str]:

@@ -159,6 +159,7 @@ class ToolRegistrar:
                 handler=self._handler(name, tool, call),
                 is_async=True,
                 effects=effects,
+                origin="trusted" if self._is_trusted(server) else "untrusted",
             )
             if not loading.registered:
                 return  # The name is taken; the registry has logged it.
