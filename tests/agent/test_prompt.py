@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from toolcrib.agent.agent import Agent
-from toolcrib.agent.project_files import FolderTrust, ProjectFile, find_project_file
+from toolcrib.agent.prompt import FolderTrust, ProjectFile, find_project_file
 from toolcrib.config.paths import Home
 from toolcrib.providers.scripted import ScriptedProvider
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.host import AgentHost
-from toolcrib.agent.project_files import FolderTrust, find_project_file
+from toolcrib.agent.prompt import FolderTrust, find_project_file
 from toolcrib.api import adopt_runtime
 from toolcrib.cli.chat.options import ChatOptions
 from toolcrib.cli.output import one_line, stdout_reserved
