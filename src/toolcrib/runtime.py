@@ -31,7 +31,7 @@ from toolcrib.core.ports import Approver, Gate, Recorder, ResultStore
 from toolcrib.core.types import AGENT_LOOP_TOOLS, TOOL_CALL, JsonObject, ToolCall, ToolResult
 from toolcrib.definitions.build import DeferPolicy, DefinitionBuilder, ToolDefinitions
 from toolcrib.dispatch.budget import FileResultStore, within_turn_budget
-from toolcrib.dispatch.executors import AsyncExecutor, DaemonPool, SyncExecutor, drive
+from toolcrib.dispatch.executors import AsyncExecutor, DaemonPool, SyncExecutor
 from toolcrib.dispatch.parallel import CallQueue, OnResult, OnStart, run_batch
 from toolcrib.dispatch.pipeline import NullRecorder, Pipeline, PipelineLimits, unwrap_tool_call
 from toolcrib.hooks.manager import HookManager
@@ -263,7 +263,7 @@ class Runtime:
             self.mcp.wait_ready_sync(SERVERS_SECONDS)
         if ctx is None:
             ctx = ToolContext(services=self.services, tool_name=name, on_progress=self.on_progress)
-        return drive(self._pipeline.run(name, arguments, ctx, self._sync_executor))
+        return self._pipeline.run_sync(name, arguments, ctx, self._sync_executor)
 
     def _may_come(self, name: str) -> bool:
         """Whether an unknown tool may belong to an MCP server that is still starting."""

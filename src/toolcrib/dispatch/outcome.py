@@ -22,7 +22,8 @@ APPROVAL_TIMEOUT = "approval_timeout"
 def from_value(value: Any, entry: ToolEntry, ctx: ToolContext, started: float) -> ToolResult:
     """The result for a handler's return value: a text or a multimodal object; anything else breaks the contract."""
     name, origin = entry.name, entry.origin
-    if isinstance(value, ToolResult):
+    # Checked first, because it is the usual type, and `isinstance` of a Struct is slow.
+    if type(value) is not str and isinstance(value, ToolResult):
         # The handler knows better than its declaration where this content comes from.
         origin = value.origin if value.origin and is_origin(value.origin) else origin
         value = value.content

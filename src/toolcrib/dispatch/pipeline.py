@@ -41,6 +41,8 @@ from toolcrib.dispatch.executors import (
     CallLimit,
     CallTimedOut,
     Executor,
+    SyncExecutor,
+    drive,
 )
 from toolcrib.dispatch.hooks import ask_pre_hooks, fire_post_hooks, rewrite_request, run_through_middleware
 from toolcrib.hooks.manager import HookManager
@@ -91,6 +93,8 @@ class ToolRules(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the gate checks it whatever effects it declares."""
     is_gated: bool
     """Whether the gate checks every call, or has to look at its effects first."""
+    is_plain: bool
+    """Whether a call without hooks or limits needs none of the stages that may wait."""
     max_chars: int | float
     timeout_seconds: float | None
 
@@ -190,6 +194,48 @@ class Pipeline:
                     result = self._provenance.record(entry, call.args, result, ctx)
                 return result  # Most calls: no hooks to run, and nothing to shorten.
             return await self._finish(call, result)
+        except Exception as error:
+            logger.exception("call of tool %r failed outside its handler", name)
+            return outcome.call_failed(error, str(name), ctx)
+
+    def run_sync(
+        self, name: str, arguments: Mapping[str, Any] | str, ctx: ToolContext, executor: SyncExecutor
+    ) -> ToolResult:
+        """Like `run`, for a synchronous caller.
+
+        A call that no stage could change, deny, stop or delay runs here, without coroutines: they would cost more than
+        the rest of it.
+        """
+        try:
+            rules = self._rules.get(name)
+            if (
+                rules is None
+                or not rules.is_plain
+                or not self.hooks.is_empty
+                or rules.entry is not self.registry.get_entry(name)
+                or (ctx.deadline or ctx.cancel or ctx.allowed_tools) is not None
+            ):
+                return drive(self.run(name, arguments, ctx, executor))
+            entry, started = rules.entry, time.perf_counter()
+            args, problem = rules.checker.prepare(arguments)
+            if problem is not None:
+                return drive(self.run(name, arguments, ctx, executor))
+            token = current_context.set(ctx)
+            try:
+                value = entry.handler(args, **_handler_keywords(entry, ctx, None))
+            except BaseException as error:
+                if executor.propagates(error):
+                    raise
+                result = _handler_failed(error, entry, ctx, started)
+            else:
+                result = outcome.from_value(value, entry, ctx, started)
+            finally:
+                current_context.reset(token)
+            if self._provenance is not None:
+                result = self._provenance.record(entry, args, result, ctx)
+            if len(result.content) > rules.max_chars:
+                result = within_call_budget(result, rules.max_chars, self.store, ctx.session_id)
+            return result
         except Exception as error:
             logger.exception("call of tool %r failed outside its handler", name)
             return outcome.call_failed(error, str(name), ctx)
@@ -337,24 +383,14 @@ class Pipeline:
         try:
             if not self.hooks.is_empty and self.hooks.has_middleware("tool_execution"):
                 value = await self._call_through_middleware(call)
-            elif entry.is_async or not call.executor.runs_inline:
-                value = await self._call(call, call.args, call.executor)
             else:
-                # Most calls of synchronous callers, who would pay for another coroutine.
-                if ctx.deadline is not None:
-                    _seconds_for(call)
-                value = entry.handler(call.args, **_handler_keywords(call))
+                value = await self._call(call, call.args, call.executor)
         except CallRefused:
             raise
-        except CallCancelled:
-            return outcome.cancelled(entry.name, ctx, call.started)
-        except (CallTimedOut, NestedCallTimeout) as error:
-            return outcome.timed_out(error, entry.name, ctx, call.started)
         except BaseException as error:
-            if not isinstance(error, Exception) and call.executor.propagates(error):
+            if call.executor.propagates(error):
                 raise
-            logger.exception("tool %r failed", entry.name)
-            return outcome.handler_failed(error, entry.name, ctx, call.started)
+            return _handler_failed(error, entry, ctx, call.started)
         finally:
             current_context.reset(token)
         return outcome.from_value(value, entry, ctx, call.started)
@@ -374,7 +410,7 @@ class Pipeline:
 
     async def _call(self, call: CallState, args: JsonObject, executor: Executor) -> Any:
         entry, ctx = call.entry, call.ctx
-        keywords, seconds = _handler_keywords(call), _seconds_for(call)
+        keywords, seconds = _handler_keywords(entry, ctx, call.effects), _seconds_for(call)
         if entry.is_async:
             value = entry.handler(args, **keywords)
             if not inspect.isawaitable(value):
@@ -416,15 +452,25 @@ class Pipeline:
                 checker=ArgumentChecker(entry),
                 is_restricted=is_restricted,
                 is_gated=is_gated,
+                is_plain=not (is_gated or entry.is_async or entry.effects is not None or entry.name == TOOL_CALL),
                 max_chars=entry.max_result_size_chars or self.limits.max_result_chars,
                 timeout_seconds=self.limits.timeouts.get(entry.name),
             )
         return known
 
 
-def _handler_keywords(call: CallState) -> Mapping[str, Any]:
+def _handler_failed(error: BaseException, entry: ToolEntry, ctx: ToolContext, started: float) -> ToolResult:
+    """The result for what a handler raised."""
+    if isinstance(error, CallCancelled):
+        return outcome.cancelled(entry.name, ctx, started)
+    if isinstance(error, (CallTimedOut, NestedCallTimeout)):
+        return outcome.timed_out(error, entry.name, ctx, started)
+    logger.error("tool %r failed", entry.name, exc_info=error)
+    return outcome.handler_failed(error, entry.name, ctx, started)
+
+
+def _handler_keywords(entry: ToolEntry, ctx: ToolContext, effects: Effects) -> Mapping[str, Any]:
     """What the handler gets besides the arguments."""
-    entry, ctx = call.entry, call.ctx
     keywords = ctx.handler_kwargs
     if keywords is None:
         keywords = {
@@ -435,7 +481,7 @@ def _handler_keywords(call: CallState) -> Mapping[str, Any]:
     if entry.keywords is not None:
         keywords = {name: value for name, value in keywords.items() if name in entry.keywords}
     if entry.takes_context:
-        keywords = {**keywords, "ctx": ctx if call.effects is None else replace(ctx, effects=call.effects)}
+        keywords = {**keywords, "ctx": ctx if effects is None else replace(ctx, effects=effects)}
     return keywords
 
 
