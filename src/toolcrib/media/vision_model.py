@@ -19,8 +19,9 @@ from toolcrib.core.errors import ToolcribError, UsageError
 from toolcrib.core.messages import Message, Part, Text
 from toolcrib.core.models import Delta, ModelProfile, ModelRequest, ModelResponse, Provider
 from toolcrib.media.images import MediaFailed
+from toolcrib.providers.choose import is_vision_named
 from toolcrib.providers.complete import complete
-from toolcrib.providers.create import create_auxiliary, create_provider, create_vision, is_vision_named
+from toolcrib.providers.create import create_auxiliary, create_provider, create_vision
 
 OCR_PACKAGE = "rapidocr_onnxruntime"
 REMEDY = (
