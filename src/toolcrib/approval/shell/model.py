@@ -59,6 +59,10 @@ class ExpandedWord(msgspec.Struct, frozen=True):
     def known(self) -> bool:
         return UNKNOWN not in self.text
 
+    @property
+    def is_number(self) -> bool:
+        return self.text.isdecimal()
+
     def with_text(self, text: str) -> ExpandedWord:
         return ExpandedWord(text, self.glob, self.origin)
 

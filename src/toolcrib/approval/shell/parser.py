@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from toolcrib.approval.shell.lexer import PARENTHESES, PLAIN_WORD, Lexer
+from toolcrib.approval.shell.lexer import IN_HEREDOC, PARENTHESES, PLAIN_WORD, Lexer
 from toolcrib.approval.shell.model import NotUnderstood
 from toolcrib.approval.shell.source_text import Budget
 from toolcrib.approval.shell.syntax import (
@@ -74,6 +74,12 @@ def parse(text: str) -> Script:
     return Parser(text, Budget()).script()
 
 
+def parse_quoted(text: str) -> Word:
+    """A text that the shell expands like the inside of double quotes; a double quote in it is literal."""
+    lexer = Parser(text, Budget()).lexer
+    return Word(tuple(lexer.quoted_parts(IN_HEREDOC, "")), 0, lexer.end)
+
+
 def split_words(text: str) -> tuple[Word, ...] | None:
     """The words of a text that contains only words; None for any other text."""
     lexer, words = Parser(text, Budget()).lexer, list[Word]()
@@ -103,7 +109,7 @@ class Parser:
         except NotUnderstood as reason:
             error = str(reason)
             body = CommandList(tuple(self.complete), NONE_IN_BACKGROUND, 0, lexer.position)
-        return Script(lexer.original, lexer.source, body, error)
+        return Script(lexer.original, lexer.source, body, error, tuple(self.budget.dynamic))
 
     # What the lexer needs
 

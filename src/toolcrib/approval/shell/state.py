@@ -56,6 +56,8 @@ class ShellState(msgspec.Struct):
 
     stack: tuple[str, ...] = ()
     """The directories that `pushd` left and `popd` goes back to."""
+    integers: frozenset[str] = frozenset()
+    """Variables that calculate what is assigned to them (`declare -i`)."""
 
     def copy(self) -> ShellState:
         """An independent copy, as for a subshell."""
@@ -80,6 +82,7 @@ class ShellState(msgspec.Struct):
             self.listing,
             own=self.own,
             stack=self.stack,
+            integers=self.integers,
         )
 
     def assign(self, name: str, value: Value) -> None:
@@ -125,6 +128,7 @@ class ShellState(msgspec.Struct):
         self.descriptors.update(other.descriptors)
         self.outputs.update(other.outputs)
         self.input = other.input or self.input
+        self.integers |= other.integers
         self.fetched = tuple(dict.fromkeys((*self.fetched, *other.fetched)))
         if other.cwd != self.cwd:
             self.cwd, self.cwd_known = other.cwd, other.cwd_known
