@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from toolcrib.approval.shell.assignments import LASTING_HOOKS, assign, calculate, declare, judge_environment
 from toolcrib.approval.shell.expansion import Expander, further_input, loop_values
@@ -84,6 +84,8 @@ class Evaluator:
         self.not_understood: list[str] = []
         self.expander = Expander(self.run_substitution, self.spend)
         self.hooks: set[tuple[str, str]] = set()
+        self.given: Mapping[str, Value] = {}
+        """The variables that the session had before."""
 
         self.source = ""
         """The text that the spans of the current nodes point into."""
@@ -499,7 +501,11 @@ class Evaluator:
         for name, (text, place) in list(self.aliases.items()):
             with self.log.only_prepared():
                 self.judge_alias(name, text, state.copy(), place)
-        hooks = {name: value for name, value in state.variables.items() if name in LASTING_HOOKS}
+        hooks = {
+            name: value
+            for name, value in state.variables.items()
+            if name in LASTING_HOOKS and self.given.get(name) != value
+        }
         if hooks:
             with self.log.only_prepared():
                 judge_environment(self, hooks, state, self.whole_site())

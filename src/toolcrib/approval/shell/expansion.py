@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from toolcrib.approval.shell.model import MAX_BRACE_WORDS, UNKNOWN, ExpandedWord, NotUnderstood, Origin, StreamData
 from toolcrib.approval.shell.parser import parse, parse_quoted
+from toolcrib.approval.shell.secret_variables import names_secret
 from toolcrib.approval.shell.state import UNKNOWN_VALUE, ShellState, Value
 from toolcrib.approval.shell.syntax import (
     Arithmetic,
@@ -65,9 +66,11 @@ class Expander:
         if len(parts) == 1:
             return parts[0]
         origin = 0
+        keys: tuple[str, ...] = ()
         for part in parts:
             origin |= part.origin
-        return ExpandedWord(" ".join(part.text for part in parts), any(part.glob for part in parts), origin)
+            keys += part.keys
+        return ExpandedWord(" ".join(part.text for part in parts), any(part.glob for part in parts), origin, keys)
 
     def word(self, word: Word, state: ShellState, split: bool = True) -> list[ExpandedWord]:
         builder = _WordBuilder(separator(state))
@@ -184,7 +187,7 @@ class Expander:
         value = element(lookup(name, state), self.index(part.index, state))
         operation = part.operation
         if not operation or part.argument is None:
-            return value if value is not None else ExpandedWord(UNKNOWN)
+            return value if value is not None else unset_value(name)
         if operation == "@":
             return self.transformed(value, self.text(part.argument, state), state)
         # Whether or not the shell needs it, everything in it is judged.
@@ -192,7 +195,7 @@ class Expander:
         if operation[0] == "!":
             names = value.text if value is not None and value.known else ""
             found = lookup(self.subscript_of(names, state), state)
-            return element(found, "") or ExpandedWord(UNKNOWN)
+            return element(found, "") or unset_value(names)
         if operation == "#" and not part.argument.parts:
             return ExpandedWord(str(len(value.text)) if value is not None and value.known else "0")
         if operation in (":-", "-", ":=", "="):
@@ -203,7 +206,7 @@ class Expander:
         if operation == ":":
             self.calculate(argument.text, state)
         if operation in (":?", "?") or value is None:
-            return value if value is not None else ExpandedWord(UNKNOWN)
+            return value if value is not None else unset_value(name)
         if operation[0] in "#%":
             # The pattern is tried at every position in the text.
             self.spend(len(value.text) // 64)
@@ -219,7 +222,7 @@ class Expander:
             return value
         if "=" in part.operation:
             state.assign(part.name, [default])
-        return default
+        return default if value is not None or not names_secret(part.name) else unset_value(part.name)
 
     def transformed(self, value: ExpandedWord | None, argument: ExpandedWord, state: ShellState) -> ExpandedWord:
         """The value of `${name@operator}`; `P` reads the text like a prompt, which may run commands."""
@@ -240,6 +243,7 @@ class _WordBuilder:
         self.started = False
         self.glob = False
         self.origin = 0
+        self.keys: tuple[str, ...] = ()
         self.splits = False
 
     def add(self, text: str, *, quoted: bool, glob: bool) -> None:
@@ -252,6 +256,7 @@ class _WordBuilder:
         self.fields.append(field)
 
     def add_value(self, value: ExpandedWord, quoted: bool) -> None:
+        self.keys += value.keys
         if quoted:
             self.origin |= value.origin
             self.add(capped(value.text), quoted=True, glob=False)
@@ -269,7 +274,8 @@ class _WordBuilder:
             text, origin = "".join(self.pieces), self.origin
             if text == UNKNOWN and self.splits and is_list(origin):
                 origin |= Origin.LISTED
-            self.fields.append(ExpandedWord(text, self.glob, origin))
+            self.fields.append(ExpandedWord(text, self.glob, origin, self.keys))
+            self.keys = ()
         self.pieces, self.started, self.glob, self.origin, self.splits = [], False, False, 0, False
 
     def finish(self) -> list[ExpandedWord]:
@@ -338,6 +344,11 @@ def lookup(name: str, state: ShellState) -> Value | None:
     if name in ("EUID", "UID", "PPID", "RANDOM", "SECONDS", "LINENO", "?", "#"):
         return [ExpandedWord("1")]
     return None
+
+
+def unset_value(name: str) -> ExpandedWord:
+    """The value of a variable that this command line does not set: the environment may."""
+    return ExpandedWord(UNKNOWN, origin=Origin.KEY, keys=(name,)) if names_secret(name) else ExpandedWord(UNKNOWN)
 
 
 def element(values: Value | None, index: str) -> ExpandedWord | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 
 from toolcrib.approval.shell.lexer import IN_HEREDOC, PARENTHESES, PLAIN_WORD, Lexer
-from toolcrib.approval.shell.model import NotUnderstood
+from toolcrib.approval.shell.model import MAX_TOKENS, NotUnderstood
 from toolcrib.approval.shell.source_text import Budget
 from toolcrib.approval.shell.syntax import (
     AndOrList,
@@ -69,9 +69,9 @@ TO_BRACE = frozenset({"}"})
 TO_CASE_END = frozenset({";;", "esac"})
 
 
-def parse(text: str) -> Script:
+def parse(text: str, *, max_tokens: int = MAX_TOKENS) -> Script:
     """The syntax tree of a text; `Script.error` says why when it is malformed or beyond the limits."""
-    return Parser(text, Budget()).script()
+    return Parser(text, Budget(tokens=max_tokens)).script()
 
 
 def parse_quoted(text: str) -> Word:

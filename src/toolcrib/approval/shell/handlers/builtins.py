@@ -12,7 +12,7 @@ from toolcrib.approval.shell.judge import STANDARD_INPUT
 from toolcrib.approval.shell.model import ANYTHING, NOTHING, UNKNOWN, ExpandedWord, Origin, StreamData
 from toolcrib.approval.shell.options import parse_arguments
 from toolcrib.approval.shell.outputs import literal_output
-from toolcrib.approval.shell.paths import resolve
+from toolcrib.approval.shell.paths import reached, resolve
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import CommandLocation, Handler, Runner
 from toolcrib.approval.shell.state import ShellState
@@ -46,7 +46,7 @@ def go_to(state: ShellState, target: ExpandedWord) -> None:
     """Change the directory, and remember where `cd -` leads back to."""
     before = here(state)
     if target.known:
-        state.cwd = resolve(target, state)
+        state.cwd = reached(target, state)
         state.cwd_known = state.cwd_known or state.cwd.startswith("/")
     else:
         path = resolve(target, state) if target.text.startswith("/") else ""
@@ -115,6 +115,9 @@ def unset(runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamDa
 def set_options(_runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamData:
     words = call.words
     names = [word.text for word in words]
+    if not words:
+        # It prints all variables.
+        return StreamData(None, Origin.SECRET)
     if "--" in names:
         call.state.positional = words[names.index("--") + 1 :]
     elif words and not names[0].startswith(("-", "+")):
