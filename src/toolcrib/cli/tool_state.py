@@ -17,7 +17,7 @@ from toolcrib.dispatch.arguments import ArgumentChecker
 from toolcrib.registry.availability import AVAILABLE, Availability, with_remedy
 from toolcrib.registry.discovery import LoadedFile
 from toolcrib.registry.lint_code import read_source
-from toolcrib.registry.registry import RejectedTool, ToolRegistry
+from toolcrib.registry.registry import RejectedRegistration, ToolRegistry
 from toolcrib.runtime import Runtime
 
 
@@ -102,16 +102,16 @@ def _not_loaded(file: LoadedFile) -> Availability:
     return Availability(False, reason, f"run {lint_command(file.path)}")
 
 
-def _rejected(runtime: Runtime, name: str) -> list[RejectedTool]:
+def _rejected(runtime: Runtime, name: str) -> list[RejectedRegistration]:
     return [one for one in dict.fromkeys(runtime.registry.rejected) if one.name == name]
 
 
-def rejection_text(one: RejectedTool) -> str:
+def rejection_text(one: RejectedRegistration) -> str:
     """The reason, after the file and the line unless it names the file itself."""
     return f"{one.place}: {one.reason}" if one.place and one.path not in one.reason else one.reason
 
 
-def rejected_state(one: RejectedTool) -> ToolState:
+def rejected_state(one: RejectedRegistration) -> ToolState:
     """A tool whose file was loaded but which was not accepted."""
     fix = f"run {lint_command(Path(one.path))}" if one.path else "run `toolcrib doctor` to see all rejected tools"
     return ToolState(one.name, None, Availability(False, f"rejected: {rejection_text(one)}", fix))

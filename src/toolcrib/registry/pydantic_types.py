@@ -8,11 +8,13 @@ from __future__ import annotations
 import dataclasses
 import sys
 import typing
+from collections.abc import Mapping
 from typing import Annotated, Any, get_args, get_origin
 
 from toolcrib.core.types import JsonObject
 
 MAX_SHOWN_ERRORS = 5
+_PREFIX = "#/$defs/"
 
 
 def uses_pydantic(hint: Any) -> bool:
@@ -76,6 +78,27 @@ class PydanticAdapter:
             return self._adapter.validate_python(value)
         except self._invalid as error:
             raise ValueError(_explained(error)) from error
+
+
+def merge_definitions(schema: JsonObject, added: JsonObject, definitions: JsonObject) -> JsonObject:
+    """The schema, with its definitions added to the others; one whose name means another class gets a new name."""
+    names = {name: name for name in added}
+    for name in added:
+        while definitions.get(names[name], added[name]) != added[name]:
+            names[name] += "_"
+    definitions |= {names[name]: _renamed(one, names) for name, one in added.items()}
+    renamed: JsonObject = _renamed(schema, names)
+    return renamed
+
+
+def _renamed(node: Any, names: Mapping[str, str]) -> Any:
+    if isinstance(node, list):
+        return [_renamed(item, names) for item in node]
+    if not isinstance(node, dict):
+        return node
+    inner = {key: _renamed(value, names) for key, value in node.items()}
+    name = str(node.get("$ref", "")).removeprefix(_PREFIX)
+    return inner | {"$ref": f"{_PREFIX}{names[name]}"} if name in names else inner
 
 
 def json_form(value: Any) -> Any:

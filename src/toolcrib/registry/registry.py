@@ -161,7 +161,7 @@ DEFAULT_EMOJI = "⚡"
 DEFAULT_MAX_RESULT_CHARS = 100_000
 
 
-class RejectedTool(msgspec.Struct, frozen=True):
+class RejectedRegistration(msgspec.Struct, frozen=True):
     """A tool that could not be registered: why, and where its file declares it."""
 
     name: str
@@ -182,7 +182,7 @@ class ToolRegistry:
     def __init__(self, parent: ToolRegistry | None = None) -> None:
         self.parent = parent
         self.availability = AvailabilityChecker()
-        self.rejected: list[RejectedTool] = []
+        self.rejected: list[RejectedRegistration] = []
         """Registrations that were rejected while a tool file or plugin was loaded."""
         self._table = ToolTable()
         self._hidden: set[str] = set()
@@ -561,7 +561,7 @@ class ToolRegistry:
     def _reject(self, name: str, reason: str, loading: LoadScope | None) -> None:
         logger.error("%s", reason)
         path = loading.source.path if loading is not None else ""
-        self.rejected.append(RejectedTool(name, reason, path, collisions.line_in(path)))
+        self.rejected.append(RejectedRegistration(name, reason, path, collisions.line_in(path)))
 
     def _own_bridge(self) -> Bridge:
         with self._lock:

@@ -14,7 +14,7 @@ from toolcrib.registry.compat_imports import USER_TOOLS_NAMESPACE
 from toolcrib.registry.discovery import NOT_TOOL_FILES, LoadedFile, declares_tools, load_tool_file
 from toolcrib.registry.lint import lint_entry, lint_source
 from toolcrib.registry.lint_code import LintFinding
-from toolcrib.registry.registry import RejectedTool, ToolRegistry
+from toolcrib.registry.registry import RejectedRegistration, ToolRegistry
 
 Stamp = tuple[int, int, int]
 
@@ -122,7 +122,7 @@ class ToolFolderWatcher:
 
 
 def findings_of(
-    path: Path, loaded: LoadedFile, registry: ToolRegistry, refusals: list[RejectedTool] | None = None
+    path: Path, loaded: LoadedFile, registry: ToolRegistry, refusals: list[RejectedRegistration] | None = None
 ) -> list[LintFinding]:
     """Lint findings for a loaded tool file: its text, its registered tools, and rejected registrations."""
     findings = lint_source(path)

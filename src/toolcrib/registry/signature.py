@@ -32,6 +32,7 @@ from toolcrib.registry.pydantic_types import (
     is_field,
     is_pydantic_class,
     json_form,
+    merge_definitions,
     uses_pydantic,
 )
 
@@ -535,31 +536,10 @@ def _object_schema(parameters: list[Parameter], *, takes_extra: bool) -> JsonObj
 
 def _property(parameter: Parameter, schemas: Iterator[JsonObject], definitions: JsonObject) -> JsonObject:
     if parameter.adapter is not None:
-        return _merged(*parameter.adapter.components(), definitions)
+        return merge_definitions(*parameter.adapter.components(), definitions)
     if not parameter.alternatives:
         return next(schemas)
     return {"anyOf": [next(schemas) for _ in parameter.alternatives]}
-
-
-def _merged(schema: JsonObject, added: JsonObject, definitions: JsonObject) -> JsonObject:
-    """The schema, with its definitions added to the others; one whose name means another class gets a new name."""
-    names = {name: name for name in added}
-    for name in added:
-        while definitions.get(names[name], added[name]) != added[name]:
-            names[name] += "_"
-    definitions |= {names[name]: _renamed(one, names) for name, one in added.items()}
-    renamed: JsonObject = _renamed(schema, names)
-    return renamed
-
-
-def _renamed(node: Any, names: Mapping[str, str]) -> Any:
-    if isinstance(node, list):
-        return [_renamed(item, names) for item in node]
-    if not isinstance(node, dict):
-        return node
-    name = _reference(node)
-    inner = {key: _renamed(value, names) for key, value in node.items()}
-    return inner if name is None else inner | {"$ref": f"{_PREFIX}{names[name]}"}
 
 
 def _describe(schema: JsonObject, parameter: Parameter) -> None:

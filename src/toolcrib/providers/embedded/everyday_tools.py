@@ -17,7 +17,7 @@ from toolcrib.core.types import JsonObject
 
 ANSWER = "answer"
 """What the model calls if it needs no tool."""
-STEM_CHARS = 5
+STEM_CHARS = 6
 _FILE_NAME = re.compile(r"[\w./-]*\w\.[a-z]\w{0,4}\b")
 _COMMON_WORDS = "the a an of to is are it its this that there here in on with please me my i you can could would and"
 _COMMON = frozenset(f"{_COMMON_WORDS} for be do does".split())

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from toolcrib.core.messages import Message, RequestedCall, user_message
+from toolcrib.core.messages import Message, RequestedCall, spoken_text, user_message
 from toolcrib.core.models import CallDelta, Delta, Emit, ModelRequest, ModelResponse, Notice, Provider, TextDelta
 from toolcrib.core.types import JsonObject
 from toolcrib.providers.embedded.everyday_tools import (
@@ -208,8 +208,8 @@ MAX_FAILED_CALLS = 2
 
 
 def question_of(messages: Sequence[Message]) -> str:
-    """The person's latest message."""
-    return next((message.text for message in reversed(messages) if message.role == "user"), "")
+    """The person's latest words."""
+    return next((spoken_text(message.text) for message in reversed(messages) if message.role == "user"), "")
 
 
 def results_of(messages: Sequence[Message]) -> list[Message]:
