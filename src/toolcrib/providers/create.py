@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from toolcrib.config.agent_settings import Prices
+from toolcrib.config.agent_settings import AuxiliarySettings, Prices
 from toolcrib.config.env_vars import OPTIONAL_ENV_VARS
 from toolcrib.config.settings import Settings
+from toolcrib.config.vision_settings import VisionModelSettings
 from toolcrib.core.models import Emit, ModelError, ModelProfile, ModelRequest, ModelResponse, Provider, Usage
 from toolcrib.providers.choose import ConfiguredModels, ModelChoice, UnknownProvider, explain_choice, explain_fallback
 from toolcrib.providers.embedded.catalog import find_model
@@ -55,7 +56,10 @@ class PricedProvider:
         await self._inner.close()
 
 
-__all__ = ["ModelChoice", "UnknownProvider", "create_auxiliary", "create_provider", "explain_choice"]
+__all__ = [
+    "ModelChoice", "UnknownProvider", "create_auxiliary", "create_provider", "create_vision", "explain_choice",
+    "explain_named", "is_vision_named",
+]  # fmt: skip
 
 
 def create_provider(
@@ -86,12 +90,32 @@ def create_auxiliary(settings: Settings, main: tuple[Provider, str]) -> tuple[Pr
     wanted = settings.auxiliary
     if not (wanted.model or wanted.provider or wanted.base_url):
         return main
+    return _named(settings, wanted)
+
+
+def create_vision(settings: Settings) -> tuple[Provider, str]:
+    """The model that `auxiliary.vision` names; see `is_vision_named`."""
+    return _named(settings, settings.auxiliary.vision)
+
+
+def is_vision_named(settings: Settings) -> bool:
+    """Whether the config names a model for images."""
+    wanted = settings.auxiliary.vision
+    # Hermes Agent writes `auto` for a choice that is left open.
+    return bool(wanted.model or wanted.base_url or wanted.provider not in ("", "auto", "main"))
+
+
+def explain_named(settings: Settings, wanted: AuxiliarySettings | VisionModelSettings) -> ModelChoice:
+    """The model that a section of the config names, and why."""
     named, slash, _ = wanted.model.partition("/")
     if slash and not wanted.provider and not wanted.base_url and ConfiguredModels(settings).knows(named):
         # Independent of the main model's provider, because both parts are named.
-        choice = explain_fallback(settings, wanted.model)
-    else:
-        choice = explain_choice(settings, model=wanted.model, provider=wanted.provider, base_url=wanted.base_url)
+        return explain_fallback(settings, wanted.model)
+    return explain_choice(settings, model=wanted.model, provider=wanted.provider, base_url=wanted.base_url)
+
+
+def _named(settings: Settings, wanted: AuxiliarySettings | VisionModelSettings) -> tuple[Provider, str]:
+    choice = explain_named(settings, wanted)
     return _opened(settings, choice), choice.model
 
 
