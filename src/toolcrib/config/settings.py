@@ -11,6 +11,7 @@ from msgspec import Meta, field
 from toolcrib.config.agent_settings import (
     AgentSettings,
     AuxiliarySettings,
+    ChatSettings,
     CompressionSettings,
     DelegationSettings,
     GuardrailSettings,
@@ -255,6 +256,8 @@ class Settings(Section, frozen=True, kw_only=True):
     """The model for small jobs; a name alone sets `model`."""
     providers: dict[str, ProviderEntry] = field(default_factory=dict)
     """Model servers that toolcrib doesn't know, by the name that you give them."""
+    chat: ChatSettings = field(default_factory=ChatSettings)
+    """What `toolcrib chat` shows."""
     agent: AgentSettings = field(default_factory=AgentSettings)
     """How the agent works."""
     compression: CompressionSettings = field(default_factory=CompressionSettings)
