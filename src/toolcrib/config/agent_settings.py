@@ -99,6 +99,13 @@ class AgentSettings(Section, frozen=True, kw_only=True):
     """Put AGENTS.md of the working folder into the prompt."""
 
 
+class ChatSettings(Section, frozen=True, kw_only=True):
+    """What `toolcrib chat` shows."""
+
+    keys: Literal["emacs", "vi"] = "emacs"
+    """The keys of the input line; in vi mode, Escape leads to normal mode."""
+
+
 class CompressionSettings(Section, frozen=True, kw_only=True):
     """How to compress a conversation before it outgrows the model's context window."""
 
