@@ -33,12 +33,10 @@ ISOLATED_BACKENDS = frozenset({"docker", "singularity", "modal", "daytona", "ver
 # Dangers that an isolated backend contains; all others reach outside, wherever they run.
 STAYS_INSIDE = frozenset(
     "recursive_delete disk_write format kill system_power fork_bomb permissions system_config service remote_code "  # noqa: SIM905
-    "credential container unknown_code unknown_command not_understood".split()
+    "credential container own_program unknown_code unknown_command not_understood".split()
 )
 # A kernel sandbox on this machine: anything that can damage or read the session's own folder still needs approval.
 STAYS_IN_SANDBOX = STAYS_INSIDE - {"recursive_delete", "permissions", "credential"}
-OWN_COMMANDS = frozenset({"toolcrib", "hermes"})
-OWN_CHANGES = frozenset({"config", "approvals", "setup", "plugins", "import", "cron"})
 SQL_PROGRAMS = frozenset({"sqlite3", "sqlite", "litecli"})
 MAX_QUOTED = 120
 RECORD_DELETES = frozenset({"delete", "remove", "destroy", "purge", "trash", "drop", "erase"})
@@ -344,10 +342,6 @@ def _refuse_denied(policy: Policy, command: str, reading: CommandReading, risks:
     if policy.isolated:
         return
     for call in reading.calls:
-        own = call.program in OWN_COMMANDS or ("-m" in call.options and "toolcrib" in call.words)
-        if own and OWN_CHANGES.intersection(call.words):
-            reason = "it would change what this session or a later one is allowed to do"
-            risks.refusals.append(("sensitive_path", _command_danger(reason, command)))
         # We don't read what SQL does to a file, and our databases determine what runs later.
         if call.program in SQL_PROGRAMS and any(
             policy.sensitive.is_ours(p, folders) for p in map(folders.real, call.paths)
@@ -355,6 +349,8 @@ def _refuse_denied(policy: Policy, command: str, reading: CommandReading, risks:
             reason = "it opens a database that belongs to toolcrib itself, and no tool may change it"
             risks.refusals.append(("sensitive_path", _command_danger(reason, command)))
     for finding in reading.assessment.findings:
+        if finding.rule == "own_program":
+            risks.refusals.append(("sensitive_path", _command_danger(f"it {finding.reason}", command)))
         ours = [
             p
             for p in finding.paths

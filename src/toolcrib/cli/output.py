@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
 from toolcrib.config.os_errors import reason_of
+from toolcrib.config.tool_call_mark import is_in_tool_call
 
 # Text from third parties must not move the cursor or change the colours of the reader's terminal.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -78,8 +79,9 @@ def stdout_is_terminal() -> bool:
 
 
 def is_interactive() -> bool:
-    """Whether a person can be asked: stdin and stderr both belong to a terminal."""
-    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+    """Whether a person can be asked: stdin and stderr both belong to a terminal, and no agent types there."""
+    at_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+    return at_terminal and not is_in_tool_call()
 
 
 def print_line(text: str = "") -> None:

@@ -42,6 +42,7 @@ from toolcrib.compat.approval_sessions import (
 )
 from toolcrib.config.edit import add_to_list, remove_from_list
 from toolcrib.config.load import load_settings
+from toolcrib.config.tool_call_mark import refuse_in_tool_call
 from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest, Danger
 from toolcrib.core.ports import Approver
 from toolcrib.core.types import Effect, JsonObject, Verdict
@@ -221,6 +222,7 @@ def clear_session(session_key: str) -> None:
 
 def enable_session_yolo(session_key: str) -> None:
     """Ask nothing in a session; what is blocked or denied by a rule stays so."""
+    refuse_in_tool_call("run dangerous calls without approval")
     sessions.ask_nothing(session_key, True)
 
 

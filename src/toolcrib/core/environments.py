@@ -121,6 +121,8 @@ class CommandRequest(Struct, frozen=True, kw_only=True):
     """Keep the input of a foreground command open for `Execution.write` until it is closed."""
     id: str = ""
     """Letters, digits, `_` and `-`; generated if empty. Identifies the processes of the command."""
+    by_person: bool = False
+    """A person types in it, so a toolcrib started from it is a person's."""
 
 
 class OrphanedProcess(Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from toolcrib.approval.shell.rules.other_tools import ANY_UNLISTED
 from toolcrib.approval.shell.runner import CommandLocation, Runner
 from toolcrib.approval.shell.state import ShellState
 from toolcrib.approval.shell.syntax import Redirection
+from toolcrib.core.own_commands import OWN_PROGRAMS
 
 MAX_WRITTEN = 400
 
@@ -357,6 +358,8 @@ def targets(call: CommandCall) -> Iterable[ExpandedWord]:
         return [words[i + 1] for i, word in enumerate(words[:-1]) if word.text == "-d"]
     if program in ("sort", "gcc", "cc", "gpg", "openssl"):
         return call.arguments.values("-o", "--output", "-out")
+    if program in OWN_PROGRAMS:
+        return call.arguments.values("-o", "--output")
     if program == "patch":
         return [each for each in call.arguments.operands[:1] if each.text.startswith("/")]
     if (
