@@ -306,6 +306,9 @@ def _without_allowed_tool(policy: Policy, action: Action, risks: _Risks, folders
 
 def _examine_command(policy: Policy, effect: Effect, risks: _Risks, folders: PathScope, read: ReadCommand) -> None:
     command, stays_inside = effect.target, _stays_inside(policy, effect)
+    if effect.caution:
+        scope = f"typed into {command.partition(chr(10))[0].removeprefix('{ ')}"
+        risks.dangers.append(Danger(rule="typed_input", description="typed input", reason=effect.caution, scope=scope))
     own = () if effect.backend else policy.sensitive.protected_paths(folders)
     reading = read(command, cwd=folders.cwd, home=policy.home, own=own)
     findings, scopes = reading.assessment.findings, DangerScopes(reading, command, folders)
