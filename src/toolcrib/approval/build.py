@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,6 +68,7 @@ def build_policy(options: GateOptions) -> Policy:
         isolated=options.isolated,
         provenance=_provenance_mode(approvals.provenance, answer, attended=options.approver is not None),
         provenance_limit=approvals.provenance_limit,
+        started_at=time.time(),
     )
 
 

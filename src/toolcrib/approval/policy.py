@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from toolcrib.approval.calls import CommandReading, ReadCommand
+from toolcrib.approval.git_repositories import changed_since
 from toolcrib.approval.grants import DangerScopes, Grant, path_scope
 from toolcrib.approval.paths import PathScope, SensitivePaths, follow_links
 from toolcrib.approval.user_rules import (
@@ -76,6 +77,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     provenance: ProvenanceMode = "off"
     provenance_limit: float = 0.0
     """Amounts up to this need no known origin."""
+    started_at: float = 0.0
+    """When the session's process began; git must not run unasked what changed since. 0 means that it may."""
 
     def folders(self, cwd: str = "") -> PathScope:
         workspace = cwd if cwd and self.workspace_follows_cwd else self.workspace
@@ -321,11 +324,24 @@ def _examine_command(policy: Policy, effect: Effect, risks: _Risks, folders: Pat
         risks.dangers.append(_command_danger(f"the rule `{asking}` requires approval", command, str(asking)))
     if not reading.complete and (policy.deny or any(rule.action == "deny" for rule in policy.rules)):
         risks.may_hide_denied = True
+    if policy.started_at and not (effect.backend or effect.isolated):
+        _examine_git(policy, reading, risks, folders)
     for finding in findings:
         if finding.severity == "block" or (asking is None and is_allowed_by(policy.rules, finding, reading, folders)):
             continue
         inside = finding.rule in stays_inside and not risks.may_hide_denied
         (risks.contained if inside else risks.dangers).extend(scopes.dangers_of(finding))
+
+
+def _examine_git(policy: Policy, reading: CommandReading, risks: _Risks, folders: PathScope) -> None:
+    """Ask before git runs hooks or settings that appeared in its repository during the session."""
+    for call in reading.calls:
+        reason = (
+            changed_since(folders.absolute(call.cwd), call.words, policy.started_at) if call.program == "git" else ""
+        )
+        if reason:
+            danger = Danger(rule="git_executes", description="program that a repository names", reason=reason)
+            risks.dangers.append(replace(danger, scope=f"in {folders.absolute(call.cwd)}"))
 
 
 def _stays_inside(policy: Policy, effect: Effect) -> frozenset[str]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from toolcrib.approval.git_repositories import configures_filters
 from toolcrib.approval.shell.judge import targets
 from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, name_set
 from toolcrib.approval.shell.paths import resolve
@@ -562,6 +563,9 @@ def _is_commit(folder: str, name: str) -> bool:
 
 def _ask(folder: str, *words: str, may_fail: bool = False) -> list[str]:
     """The zero-separated answer of a read-only question to git."""
+    if configures_filters(folder):
+        # Filters run for any question about changed files, and no option switches all of them off.
+        raise GitUnknown("the settings of the repository start programs")
     try:
         done = subprocess.run(
             ["git", *READ_ONLY, "-C", folder, *words],

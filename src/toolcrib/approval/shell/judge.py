@@ -13,6 +13,7 @@ from toolcrib.approval.shell.rules.other_tools import ANY_UNLISTED
 from toolcrib.approval.shell.runner import CommandLocation, Runner
 from toolcrib.approval.shell.state import ShellState
 from toolcrib.approval.shell.syntax import Redirection
+from toolcrib.core.git_metadata import EXECUTED_PATH
 from toolcrib.core.own_commands import OWN_PROGRAMS
 
 MAX_WRITTEN = 400
@@ -207,7 +208,7 @@ def judge_write(
             runner.report("system_config", f"{verb} {shown}, which belongs to the system", site, paths=(path,))
     elif kind == "home_config" or (kind == "secret" and path.startswith("/")):
         runner.report("system_config", f"{verb} {shown}, which configures the user's account", site, paths=(path,))
-    elif re.search(r"(?:^|/)\.git/(?:hooks/|config$)", path):
+    elif EXECUTED_PATH.search(path):
         runner.report("system_config", f"{verb} {shown}, which git runs later", site, paths=(path,))
 
 
