@@ -133,6 +133,8 @@ def commands_of(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[
     if not isinstance(command, CommandGroup):
         yield " ".join(path)
         return
+    if command.invoke_without_command:
+        yield " ".join(path)
     for name in command.summaries():
         inner = command.get_command(click.Context(command), name)
         assert inner is not None
@@ -146,7 +148,10 @@ def test_every_command_of_the_program_is_classified():
 
 def test_a_group_alone_or_a_request_for_help_only_reads():
     """Help is shown whatever stands before it, but not where it is the value of an option."""
-    assert {kind_of([name]) for name in GROUPS} == {"reads"}
+    assert {kind_of([name]) for name in GROUPS - {"serve"}} == {"reads"}
+    assert kind_of(["serve", "--port", "8000"]) == "changes"
+    assert kind_of(["what is here?"]) == kind_of([]) == "agent"
+    assert kind_of(["config", "frobnicate"]) == "unknown"
     assert kind_of(["config", "set", "--help"]) == "reads"
     assert kind_of(["chat", "-q", "--help"]) == "agent"
     assert kind_of(["config", "set", "a", "b", "--", "--help"]) == "changes"

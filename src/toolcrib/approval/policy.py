@@ -313,7 +313,7 @@ def _examine_command(policy: Policy, effect: Effect, risks: _Risks, folders: Pat
         scope = f"typed into {command.partition(chr(10))[0].removeprefix('{ ')}"
         risks.dangers.append(Danger(rule="typed_input", description="typed input", reason=effect.caution, scope=scope))
     own = () if effect.backend else policy.sensitive.protected_paths(folders)
-    reading = read(command, cwd=folders.cwd, home=policy.home, own=own)
+    reading = read(command, cwd=folders.cwd, home=policy.home, own=own, here=not effect.backend, session=effect.session)
     findings, scopes = reading.assessment.findings, DangerScopes(reading, command, folders)
     for finding in findings:
         if finding.severity == "block":

@@ -82,6 +82,8 @@ KINDS: dict[str, CommandKind] = {
     "mcp test": "reads",
     "mcp login": "changes",
     "mcp logout": "changes",
+    "serve": "changes",
+    "serve token": "changes",
     "setup": "changes",
     "doctor": "reads",
     "import hermes": "changes",
@@ -93,6 +95,7 @@ GROUPS = frozenset(path.partition(" ")[0] for path in KINDS if " " in path)
 ONLY_SHOWS = {
     "undo": frozenset({"--list", "--dry-run"}),
     "setup": frozenset({"--list"}),
+    "serve token": frozenset({"--list"}),
     "sessions delete": frozenset({"--dry-run"}),
     "env clean": frozenset({"--dry-run"}),
     "import hermes": frozenset({"--dry-run"}),
@@ -123,7 +126,11 @@ def kind_of(words: Sequence[str]) -> CommandKind:
 def _path(words: Sequence[str]) -> str:
     """The names of the group and the command; click takes them from the words that are no options."""
     names = [word for word in words if not word.startswith("-")]
-    return " ".join(names[: 2 if names[:1] and names[0] in GROUPS else 1])
+    if words and words[0] in names and len(words[0].split()) > 1:
+        # Several words are a question to the agent.
+        return ""
+    both = " ".join(names[:2])
+    return both if both in KINDS or (names[:1] and names[0] not in KINDS) else " ".join(names[:1])
 
 
 def _asks_for_help(words: Sequence[str]) -> bool:
