@@ -57,6 +57,10 @@ FACTS = {
     "tool_call": Facts("those of the tool that is called", "wherever that tool works"),
     "tool_describe": Facts("none", "everywhere"),
     "tool_search": Facts("none", "everywhere"),
+    "video_analyze": Facts(
+        "reads the video if it is a file, reaches its host otherwise; a vision model gets its frames",
+        "addresses and models on this machine; files where commands run",
+    ),
     "vision_analyze": Facts(
         "reads the images that are files, reaches the hosts of the others; a vision model gets the images",
         "addresses and models on this machine; files where commands run",

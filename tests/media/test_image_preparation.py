@@ -12,7 +12,8 @@ from PIL import Image
 
 from tests.media.pictures import BLUE, RED, decoded, encoded, is_close, picture
 from toolcrib.config.vision_settings import VisionSettings
-from toolcrib.media.images import MAX_EMBEDDED_BYTES, ImagePreparer, MediaFailed, from_data_url, local_path
+from toolcrib.media.image_worker import prepare
+from toolcrib.media.images import ImagePreparer, MediaFailed, from_data_url, local_path
 
 
 @pytest.fixture(scope="module")
@@ -77,13 +78,14 @@ async def test_a_large_image_is_scaled_to_the_limit(preparer: ImagePreparer) -> 
     assert (found.width, found.height) == (1568, 392)
 
 
-async def test_noise_still_fits_into_a_request(preparer: ImagePreparer) -> None:
+def test_noise_still_fits_into_a_request() -> None:
     """However badly an image compresses, it gets small enough to embed."""
-    noise = Image.effect_noise((2000, 2000), 200).convert("RGB")
+    noise = Image.effect_noise((300, 300), 200).convert("RGB")
 
-    found = await preparer.prepare(encoded(noise, "BMP"), max_side=2000)
+    found, data = prepare(encoded(noise), {"max_side": 1568, "max_pixels": 1_000_000, "max_bytes": 9_000})
 
-    assert len(found.data) <= MAX_EMBEDDED_BYTES
+    assert len(data) <= 9_000
+    assert found["width"] == decoded(data).width < 300
 
 
 async def test_an_animation_shows_its_first_frame(preparer: ImagePreparer) -> None:

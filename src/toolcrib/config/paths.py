@@ -98,6 +98,11 @@ class Home(Struct, frozen=True, eq=False):
         return self.root / "approvals.jsonl"
 
     @property
+    def serve_dir(self) -> Path:
+        """The tokens of the server, and its runs."""
+        return self.root / "serve"
+
+    @property
     def processes_dir(self) -> Path:
         return self.root / "processes"
 

@@ -19,6 +19,8 @@ class VisionModelSettings(Section, frozen=True, kw_only=True):
     """Its provider."""
     base_url: str = ""
     """The address of its server, if it is not the provider's own."""
+    takes_video: bool | None = None
+    """Whether it takes whole videos, as `video_url`; unset: only models that OpenRouter documents so."""
 
 
 class VisionSettings(Section, frozen=True, kw_only=True):

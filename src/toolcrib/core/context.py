@@ -250,6 +250,10 @@ class VisionPort(Protocol):
 
     def image_effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]: ...
 
+    async def analyze_video(self, args: JsonObject, ctx: ToolContext) -> str | JsonObject: ...
+
+    def video_effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]: ...
+
 
 class CodeExecutionPort(Protocol):
     """Runs scripts that call tools."""

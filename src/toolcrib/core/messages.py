@@ -35,7 +35,14 @@ class Audio(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
     data: str = ""
 
 
-Part = Text | Image | Audio
+class Video(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="video", tag_field="type"):
+    """A video: base64 data with its media type. Only for requests to a model that is known to take it."""
+
+    media_type: str = ""
+    data: str = ""
+
+
+Part = Text | Image | Audio | Video
 
 
 class RequestedCall(msgspec.Struct, frozen=True, kw_only=True):

@@ -52,9 +52,9 @@ def prepare(data: bytes, limits: dict[str, Any]) -> WorkerAnswer:
     upright = PIL.ImageOps.exif_transpose(image)
     plain = _flattened(upright)
     plain.thumbnail((limits["max_side"], limits["max_side"]), PIL.Image.Resampling.LANCZOS)
-    media_type, encoded = _encoded(plain, known["format"] in LOSSLESS, limits["max_bytes"])
+    media_type, (shown_width, shown_height), encoded = _encoded(plain, known["format"] in LOSSLESS, limits["max_bytes"])
     note = f"only the first of {frames} frames is shown" if frames > 1 else ""
-    return {**known, "media_type": media_type, "width": plain.width, "height": plain.height, "note": note}, encoded
+    return {**known, "media_type": media_type, "width": shown_width, "height": shown_height, "note": note}, encoded
 
 
 def _flattened(image: Any) -> Any:
@@ -76,16 +76,17 @@ def _flattened(image: Any) -> Any:
     return clean
 
 
-def _encoded(image: Any, is_lossless: bool, max_bytes: int) -> tuple[str, bytes]:
+def _encoded(image: Any, is_lossless: bool, max_bytes: int) -> tuple[str, tuple[int, int], bytes]:
+    """The media type, the size and the bytes of an image that is not larger than allowed."""
     if is_lossless:
         found = _saved(image, "PNG", compress_level=6)
         if len(found) <= min(max_bytes, MAX_LOSSLESS_BYTES):
-            return "image/png", found
+            return "image/png", image.size, found
     while True:
         for quality in JPEG_QUALITIES:
             found = _saved(image, "JPEG", quality=quality)
             if len(found) <= max_bytes:
-                return "image/jpeg", found
+                return "image/jpeg", image.size, found
         image = image.resize((max(1, image.width // 2), max(1, image.height // 2)))
 
 

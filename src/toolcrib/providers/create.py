@@ -11,7 +11,14 @@ from toolcrib.config.env_vars import OPTIONAL_ENV_VARS
 from toolcrib.config.settings import Settings
 from toolcrib.config.vision_settings import VisionModelSettings
 from toolcrib.core.models import Emit, ModelError, ModelProfile, ModelRequest, ModelResponse, Provider, Usage
-from toolcrib.providers.choose import ConfiguredModels, ModelChoice, UnknownProvider, explain_choice, explain_fallback
+from toolcrib.providers.choose import (
+    ConfiguredModels,
+    ModelChoice,
+    UnknownProvider,
+    explain_choice,
+    explain_fallback,
+    explain_named,
+)
 from toolcrib.providers.embedded.catalog import find_model
 from toolcrib.providers.openai_request import OpenAIOptions
 from toolcrib.providers.presets import PRESETS, Preset, known_profile
@@ -58,7 +65,6 @@ class PricedProvider:
 
 __all__ = [
     "ModelChoice", "UnknownProvider", "create_auxiliary", "create_provider", "create_vision", "explain_choice",
-    "explain_named", "is_vision_named",
 ]  # fmt: skip
 
 
@@ -94,24 +100,8 @@ def create_auxiliary(settings: Settings, main: tuple[Provider, str]) -> tuple[Pr
 
 
 def create_vision(settings: Settings) -> tuple[Provider, str]:
-    """The model that `auxiliary.vision` names; see `is_vision_named`."""
+    """The model that `auxiliary.vision` names."""
     return _named(settings, settings.auxiliary.vision)
-
-
-def is_vision_named(settings: Settings) -> bool:
-    """Whether the config names a model for images."""
-    wanted = settings.auxiliary.vision
-    # Hermes Agent writes `auto` for a choice that is left open.
-    return bool(wanted.model or wanted.base_url or wanted.provider not in ("", "auto", "main"))
-
-
-def explain_named(settings: Settings, wanted: AuxiliarySettings | VisionModelSettings) -> ModelChoice:
-    """The model that a section of the config names, and why."""
-    named, slash, _ = wanted.model.partition("/")
-    if slash and not wanted.provider and not wanted.base_url and ConfiguredModels(settings).knows(named):
-        # Independent of the main model's provider, because both parts are named.
-        return explain_fallback(settings, wanted.model)
-    return explain_choice(settings, model=wanted.model, provider=wanted.provider, base_url=wanted.base_url)
 
 
 def _named(settings: Settings, wanted: AuxiliarySettings | VisionModelSettings) -> tuple[Provider, str]:
