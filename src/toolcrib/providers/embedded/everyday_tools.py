@@ -115,7 +115,7 @@ _COMMANDS = (
     ("Delete the file a.txt", "rm a.txt"),
     ("Create an empty file called a.txt", "touch a.txt"),
     ("How much memory does this computer have?", "free -h"),
-    ("How full is the disk?", "df -h ."),
+    ("How full is the disk? How much space is left on it?", "df -h ."),
     ("What time is it? What day is today?", "date"),
     ("Which version of Linux is this? Which kernel?", "uname -a"),
     ("Which processor does this machine have?", "lscpu | head -n 20"),
