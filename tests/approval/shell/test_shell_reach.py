@@ -44,7 +44,7 @@ def project(home: Path) -> Path:
 
 
 def test_every_adversarial_row_is_found() -> None:
-    """All dangerous rows of the table are asked about or blocked, with or without a known folder; harmless ones pass."""
+    """All dangerous rows of the table are asked about or blocked, in any folder; harmless ones pass."""
     rows = read_rows("adversarial_reach.jsonl")
     wrong = [
         (row.label, row.command)
