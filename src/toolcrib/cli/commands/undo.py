@@ -104,7 +104,7 @@ def _session(history: FileHistory, wanted: str | None, *, undone_too: bool) -> s
     if wanted is None:
         return history.latest_session(str(current_folder()), undone_too=undone_too)
     known = history.store.sessions()
-    if wanted in known or history.store.entries(wanted):
+    if wanted in known or history.store.calls(wanted):
         return wanted
     near = [one for one in known if one.startswith(wanted)]
     if len(near) == 1:
