@@ -14,6 +14,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from toolcrib.undo.journal import SnapshotBefore
+
 from toolcrib.approval.audit_log import ApprovalLog
 from toolcrib.config.edit import set_value
 from toolcrib.config.paths import Home
@@ -26,7 +28,6 @@ from toolcrib.processes.ledger import Ledger
 from toolcrib.sessions.health import examine_database
 from toolcrib.sessions.memory import MemoryOperation, MemoryStore
 from toolcrib.sessions.store import SessionStore
-from toolcrib.undo.journal import SnapshotBefore
 from toolcrib.undo.store import UndoStore
 
 

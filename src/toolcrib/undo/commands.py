@@ -26,12 +26,13 @@ MAX_MATCHES = 5_000
 DEVICES = ("/dev/", "/proc/", "/sys/")
 MAGIC = re.compile(r"[*?\[]")
 READERS = name_set(
-    "ls ll dir cat tac less more head tail wc nl od xxd hexdump strings file stat du df tree pwd cd pushd popd dirs echo "
-    "printf true false : test [ [[ grep egrep fgrep rg ag ack cut uniq tr rev fold column comm cmp diff sdiff paste join "
-    "basename dirname realpath readlink which whereis type command hash date cal uptime uname hostname whoami id groups "
-    "who w ps pgrep top free lscpu lsblk lsof env printenv export unset set shopt local declare readonly read return exit "
-    "sleep seq expr bc jq md5sum sha1sum sha256sum sha512sum cksum b2sum getent locale tput clear wait jobs time nice "
-    "timeout nohup xargs let shift break continue trap ulimit umask man info help history"
+    ": [ [[ ack ag b2sum basename bc break cal cat cd cksum clear cmp column comm command continue cut date "
+    "declare df diff dir dirname dirs du echo egrep env exit export expr false fgrep file fold free getent grep "
+    "groups hash head help hexdump history hostname id info jobs join jq less let ll local locale ls lsblk lscpu "
+    "lsof man md5sum more nice nl nohup od paste pgrep popd printenv printf ps pushd pwd read readlink readonly "
+    "realpath return rev rg sdiff seq set sha1sum sha256sum sha512sum shift shopt sleep stat strings tac tail "
+    "test time timeout top tput tr trap tree true type ulimit umask uname uniq unset uptime w wait wc whereis "
+    "which who whoami xargs xxd"
 )
 """Programs that change no file by themselves; what xargs, timeout and the like run is looked at as well."""
 READING_GIT = name_set(
@@ -182,8 +183,8 @@ def _only_reads(call: CommandCall) -> bool:
     options = WRITING_OPTIONS.get(call.program)
     short = tuple(one for one in options or () if not one.startswith("--") and len(one) == 2)
     return options is not None and not any(
-        word.partition("=")[0] in options or (short and word.startswith(short)) or re.match(r"-[a-zA-Z]*i", word)
-        and call.program == "sed"
+        word.partition("=")[0] in options or (short and word.startswith(short)) or (re.match(r"-[a-zA-Z]*i", word)
+        and call.program == "sed")
         for word in words
     )  # fmt: skip
 
@@ -232,5 +233,6 @@ def _paths(words: Iterable[ExpandedWord], state: ShellState, is_here: bool) -> l
         path = resolve(word, state) if word.text else ""
         if UNKNOWN in path or not path.startswith("/") or path.startswith(DEVICES) or "\0" in path:
             continue
-        found += (glob(path, include_hidden=False)[:MAX_MATCHES] if is_here and MAGIC.search(path) else []) or [path]
+        matches = glob(path)[:MAX_MATCHES] if is_here and MAGIC.search(path) else []  # noqa: PTH207 - any folder
+        found += matches or [path]
     return found

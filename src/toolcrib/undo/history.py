@@ -315,6 +315,10 @@ class FileHistory:
         chosen = [one for one in entries if one.is_call and turn_id in (None, one.started.turn_id)]
         return self._restore_calls(session_id, entries, chosen, UNDO, force=force)
 
+    def undo_turn(self, session_id: str, turn_id: str | None, *, force: bool = False) -> UndoResult:
+        """Undo what one turn of a session did to files, or all of its turns."""
+        return UndoResult(files=tuple(self.undo(session_id, turn_id=turn_id, force=force)))
+
     def redo(self, session_id: str, *, folder: str = "", force: bool = False, dry_run: bool = False) -> UndoResult:
         """Redo: undo the latest undo, or the latest in a folder."""
         entries = self.store.calls(session_id)

@@ -1,7 +1,7 @@
 """Which files of a workspace undo follows: those that git would not ignore.
 
-The rules of git come from `.gitignore` files, from `.git/info/exclude` and from the user's own excludes file; files that
-git tracks count in any case. Outside of repositories, a list of folders that can be rebuilt takes their place.
+The rules of git come from `.gitignore` files, from `.git/info/exclude` and from the user's own excludes file; files
+that git tracks count in any case. Outside of repositories, a list of folders that can be rebuilt takes their place.
 """
 
 from __future__ import annotations
@@ -14,9 +14,6 @@ import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-
-from pathspec.patterns.gitignore import GitIgnorePatternError
-from pathspec.patterns.gitignore.basic import GitIgnoreBasicPattern
 
 from toolcrib.config.environment import child_environment, environment
 
@@ -41,11 +38,14 @@ class IgnoreFile:
     __slots__ = ("_expression", "_ignores")
 
     def __init__(self, lines: Sequence[str]) -> None:
+        # Takes long to import, and most commands of a terminal need no rules.
+        from pathspec.patterns.gitignore import GitIgnorePatternError, basic  # noqa: PLC0415
+
         rules: list[tuple[bool, str]] = []
         for line in lines:
             # git skips malformed rules, too.
             with contextlib.suppress(GitIgnorePatternError, re.error):
-                rule = GitIgnoreBasicPattern(line)
+                rule = basic.GitIgnoreBasicPattern(line)
                 if rule.include is not None and rule.regex is not None:
                     rules.insert(0, (rule.include, _whole(line, rule.regex.pattern)))
         self._ignores = [ignores for ignores, _ in rules]
@@ -67,7 +67,7 @@ def _whole(line: str, pattern: str) -> str:
 class IgnoreRules:
     """The rules that apply in one folder, the nearest first; `fixed` decides about everything."""
 
-    __slots__ = ("fixed", "key", "_files")
+    __slots__ = ("_files", "fixed", "key")
 
     def __init__(
         self, files: tuple[tuple[IgnoreFile, int, str], ...] = (), key: bytes = b"", fixed: bool | None = None
@@ -92,6 +92,12 @@ class IgnoreRules:
         lines = content.removeprefix(codecs.BOM_UTF8).decode(errors="surrogateescape").splitlines()
         key = hashlib.sha1(b"\0".join((self.key, str((cut, lead)).encode(errors="replace"), content)))
         return IgnoreRules(((IgnoreFile(lines), cut, lead), *self._files), key.digest())
+
+    def with_exceptions(self, paths: frozenset[bytes]) -> IgnoreRules:
+        """The same rules, identified together with the paths that they do not apply to."""
+        if not paths:
+            return self
+        return IgnoreRules(self._files, hashlib.sha1(b"\0".join((self.key, *sorted(paths)))).digest())
 
 
 IGNORE_ALL = IgnoreRules(key=b"all", fixed=True)
@@ -134,7 +140,7 @@ class GitWorkspace:
     def tracked(self) -> frozenset[bytes]:
         """Files that git tracks although a rule ignores them, and the folders above them."""
         try:
-            about = os.stat(f"{self._data}/index")
+            about = Path(f"{self._data}/index").stat()
         except OSError:
             return frozenset()
         stamp = about.st_ino, about.st_size, about.st_mtime_ns
@@ -145,7 +151,7 @@ class GitWorkspace:
             for name in found.split(b"\0") if found else ():
                 while name and name not in names:
                     names.add(name)
-                    name = name.rpartition(b"/")[0]  # noqa: PLW2901 - the folders above it
+                    name = name.rpartition(b"/")[0]
             self._tracked, self._index = frozenset(names), stamp
         return self._tracked
 

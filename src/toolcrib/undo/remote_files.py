@@ -51,15 +51,15 @@ printf '\0\4\0'
 AFTER_FOLDERS = b"\0\4"
 TREE = r"""
 cd -- "$1" || exit; limit=$2; shift 2
-set -- "$@" -name .git; prune=$*
-find . -mindepth 1 -xdev \( "$@" \) -prune -o -mindepth 1 -printf '%y\0%m\0%s\0%i-%C@\0%l\0%P\0' 2>/dev/null | head -c "$limit"
+find . -mindepth 1 -xdev \( "$@" -name .git \) -prune -o -printf '%y\0%m\0%s\0%i-%C@\0%l\0%P\0' 2>/dev/null |
+    head -c "$limit"
 printf '\0\4'; date +%s
 printf '\0\4\0'
 """
 """Lists a folder with find of GNU, without what can be rebuilt; the time there comes last."""
 REBUILT_NAMES = [
     word
-    for name in "node_modules .venv venv __pycache__ .tox .mypy_cache .pytest_cache .cache".split()
+    for name in ["node_modules", ".venv", "venv", "__pycache__", ".tox", ".mypy_cache", ".pytest_cache", ".cache"]
     for word in ("-name", name, "-o")
 ]
 MAX_TREE_FILES = 2_000

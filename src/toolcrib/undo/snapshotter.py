@@ -283,7 +283,7 @@ class Snapshotter:
                     self.store.add_content(connection, read.digest, files.read(path, THERE.max_bytes) or b"")
                 if state.stamp and connection is not None:
                     known[path] = replace(read, stamp=state.stamp)
-                state = replace(read, mode=state.mode, stamp="")  # noqa: PLW2901 - the same with its content
+                state = replace(read, mode=state.mode, stamp="")
             snapshot.states[path] = state
         return snapshot
 

@@ -1,6 +1,6 @@
 """Where undo stores what it needs: a database of calls, changes and contents, readable only by its owner.
 
-    cache/undo/undo.db           the calls that changed files, what each of them changed, and the contents of small files
+    cache/undo/undo.db           the calls that changed files, what each of them changed, contents of small files
     cache/undo/contents/DIGEST   the contents of large files
 
 Each content is stored once, under its SHA-256. A transaction survives a killed process; a power cut may take the last
@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import shutil
 import sqlite3
@@ -29,6 +30,8 @@ from toolcrib.core.errors import ToolcribError
 from toolcrib.process_identity import Identity, is_alive, own_identity
 from toolcrib.sessions.database import Database, Migration
 from toolcrib.undo.files import MISSING, FileState
+
+logger = logging.getLogger(__name__)
 
 DIRECT = "direct"
 """The session of calls that have no other."""
@@ -163,8 +166,6 @@ class UndoStore:
         self.clock = clock
         self.settings = settings or UndoSettings()
         self.process = json.dumps(msgspec.to_builtins(own_identity()))
-        self.dropped_records = False
-        """Whether records of an earlier format were removed."""
         self._database = Database(folder / "undo.db", steps=STEPS, what="undo store", error=UndoStoreError)
         self._contents = folder / "contents"
         self._added = 0
@@ -175,7 +176,7 @@ class UndoStore:
     def write(self, *, wait: bool = False) -> Iterator[sqlite3.Connection]:
         """One transaction; with `wait`, it survives a power cut, too."""
         if not self._database.exists:
-            self._drop_old_records()
+            self.drop_old_records()
         with self._database.write(durable=wait) as connection:
             yield connection
         if self._added > CHECKED_BYTES:
@@ -192,12 +193,17 @@ class UndoStore:
     def close(self) -> None:
         self._database.close()
 
-    def _drop_old_records(self) -> None:
-        """Remove what earlier versions stored: a folder for each session."""
-        with contextlib.suppress(OSError):
-            for old in [one for one in self.folder.iterdir() if (one / "index.jsonl").exists()]:
-                shutil.rmtree(old, ignore_errors=True)
-                self.dropped_records = True
+    def drop_old_records(self) -> bool:
+        """Remove what earlier versions stored, a folder for each session; False if there is nothing of that kind."""
+        try:
+            found = [one for one in self.folder.iterdir() if (one / "index.jsonl").exists()]
+        except OSError:
+            return False
+        for old in found:
+            shutil.rmtree(old, ignore_errors=True)
+        if found:
+            logger.warning("changes that an earlier version of toolcrib recorded can no longer be undone")
+        return bool(found)
 
     # Contents
 

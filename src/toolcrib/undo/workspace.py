@@ -30,6 +30,9 @@ CHECKED_AGAIN_SECONDS = 600.0
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 HOMES = ("/home", "/Users", "/root", "/var/root")
 
+FOLLOWED, IGNORED, LEAVING, REVEALED = range(4)
+"""What becomes of a path in a scan: the rules follow or ignore it, ignore it from now on, or did so until now."""
+
 Changes = dict[str, tuple[FileState, FileState]]
 """What was at each changed path, and what is there now."""
 Commit = Callable[[sqlite3.Connection], None]
@@ -165,7 +168,7 @@ class Workspace:
         included = {os.fsencode(one.strip("/")) for one in settings.include}
         above = {b"/".join(one.split(b"/")[:depth]) for one in included for depth in range(1, one.count(b"/") + 2)}
         self._always = self.git.tracked() | above
-        top = self.git.rules(settings.ignore)
+        top = self.git.rules(settings.ignore).with_exceptions(self._always)
         self._top_rules = self._rules.setdefault(top.key, top)
         is_first = b"" not in self._folders
         pending: list[tuple[bytes, IgnoreRules, bool]] = [(b"", self._top_rules, is_first)]
@@ -207,9 +210,8 @@ class Workspace:
         if decides_again:
             listing.rules = rules.key
             scan.dirty.add(rel)
-        entries, ignored, prefix = listing.entries, listing.ignored, rel + b"/" if rel else b""
-        names: set[bytes] = set()
-        size = 0
+        entries, names, size = listing.entries, set[bytes](), 0
+        largest = self._store.settings.max_file_mb * MEGABYTE
         try:
             listed = os.scandir(self._root + b"/" + rel)
         except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -217,57 +219,64 @@ class Workspace:
         with listed:
             for entry in listed:
                 name = entry.name
-                known = entries.get(name)
-                path = prefix + name
-                leaves = False
+                known, fate = entries.get(name), FOLLOWED
                 if known is None or decides_again:
-                    is_folder = entry.is_dir(follow_symlinks=False)
-                    if known is None and not decides_again and ignored.get(name) is is_folder:
+                    fate = self._decide(scan, listing, rel, entry, rules, decides_again)
+                    if fate == IGNORED:
                         continue
-                    if self._is_ignored(path, name, is_folder, rules):
-                        was_ignored = ignored.get(name)
-                        if was_ignored is not is_folder:
-                            ignored[name] = is_folder
-                            scan.dirty.add(rel)
-                        if known is None:
-                            continue
-                        leaves = True
-                    was_hidden = ignored.pop(name, None) is not None if not leaves else False
-                else:
-                    was_hidden = False
-                names.add(name)
                 try:
                     about = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
-                    names.discard(name)
                     continue
-                if known is not None and known.kind == "folder":
-                    is_same = (
-                        stat.S_ISDIR(about.st_mode)
-                        and stat.S_IMODE(about.st_mode) == known.mode
-                        and known.owner == (about.st_uid, about.st_gid)
-                    )
-                else:
-                    is_same = (
-                        known is not None
-                        and about.st_ctime_ns == known.touched_ns
-                        and about.st_ino == known.inode
-                        and about.st_size == known.size
-                    )
+                names.add(name)
+                if about.st_size <= largest:
                     size += about.st_size
-                if not is_same:
-                    self._differs(scan, listing, rel, name, about, revealed or was_hidden)
-                if stat.S_ISDIR(about.st_mode):
-                    inner = IGNORE_ALL if leaves or self._is_only_above(path, rules) else rules
-                    inner = IGNORE_NOTHING if path in included or above is IGNORE_NOTHING else inner
-                    pending.append((path, inner, revealed or was_hidden))
-                if leaves:
+                if (
+                    known is not None
+                    and about.st_ctime_ns == known.touched_ns
+                    and about.st_ino == known.inode
+                    and about.st_size == known.size
+                    and fate == FOLLOWED
+                ):
+                    continue
+                is_revealed = revealed or fate == REVEALED
+                if known is None or not _is_same_folder(known, about):
+                    self._differs(scan, listing, rel, name, about, is_revealed)
+                if fate == LEAVING:
                     scan.leaving.append((rel, name))
-        if len(names) != len(entries):
-            for name in entries.keys() - names:
-                self._is_gone(scan, listing, rel, name)
+                if stat.S_ISDIR(about.st_mode):
+                    path = rel + b"/" + name if rel else name
+                    inner = IGNORE_ALL if fate == LEAVING or self._is_only_above(path, rules) else rules
+                    pending.append((path, IGNORE_NOTHING if path in included else inner, is_revealed))
+        for name in entries.keys() - names if len(names) != len(entries) else ():
+            self._is_gone(scan, listing, rel, name)
         scan.seen += len(names)
         scan.size += size
+
+    def _decide(
+        self,
+        scan: _Scan,
+        listing: FolderListing,
+        rel: bytes,
+        entry: os.DirEntry[bytes],
+        rules: IgnoreRules,
+        decides_again: bool,
+    ) -> int:
+        """Whether a path is followed that is new, or for which other rules apply than before."""
+        name, is_folder = entry.name, entry.is_dir(follow_symlinks=False)
+        was_ignored = listing.ignored.get(name)
+        if not decides_again and was_ignored is is_folder:
+            return IGNORED
+        path = rel + b"/" + name if rel else name
+        if self._is_ignored(path, name, is_folder, rules):
+            if was_ignored is not is_folder:
+                listing.ignored[name] = is_folder
+                scan.dirty.add(rel)
+            return LEAVING if name in listing.entries else IGNORED
+        if was_ignored is None:
+            return FOLLOWED
+        del listing.ignored[name]
+        return REVEALED
 
     def _differs(
         self, scan: _Scan, listing: FolderListing, rel: bytes, name: bytes, about: os.stat_result, revealed: bool
@@ -341,7 +350,7 @@ class Workspace:
         """The content of the ignore file of a folder, read again only after it changed."""
         path = folder + b"/" + GITIGNORE
         try:
-            about = os.stat(path)
+            about = os.stat(path)  # noqa: PTH116 - bytes
         except OSError:
             return b""
         stamp = about.st_ctime_ns, about.st_ino, about.st_size
@@ -455,6 +464,15 @@ class _Reporter:
         if self._progress is not None and time.monotonic() > self._next:
             self._next += PROGRESS_SECONDS
             self._progress(f"saving the workspace for undo: {self._workspace.count:,} files so far")
+
+
+def _is_same_folder(known: FileState, about: os.stat_result) -> bool:
+    return (
+        known.kind == "folder"
+        and stat.S_ISDIR(about.st_mode)
+        and stat.S_IMODE(about.st_mode) == known.mode
+        and known.owner == (about.st_uid, about.st_gid)
+    )
 
 
 def read_file(path: bytes, state: FileState, largest: float) -> tuple[FileState, bytes | None]:
