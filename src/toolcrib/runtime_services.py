@@ -224,7 +224,9 @@ class RuntimeServices:
             return None
         from toolcrib.undo.snapshotter import Snapshotter  # noqa: PLC0415
 
-        return Snapshotter(settings, self, self._runtime.workspace)
+        snapshotter = Snapshotter(settings, self, self._runtime.workspace)
+        self._closing.callback(snapshotter.close)
+        return snapshotter
 
     @lazy
     def tool_catalog(self) -> ToolCatalog:

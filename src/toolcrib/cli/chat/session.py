@@ -331,6 +331,9 @@ class ChatSession:
     async def choose(self, question: str, choices: tuple[str, ...]) -> str:
         return await self._asker.put(question, choices)
 
+    async def confirm(self, question: str, yes: str, no: str) -> bool:
+        return await self._asker.confirm(question, yes, no)
+
     def new_agent(self, session_id: str | None = None) -> Agent:
         return open_agent(self.host, replace(self._options, resume=session_id))
 
