@@ -121,6 +121,11 @@ class Home(Struct, frozen=True, eq=False):
         return self.root / "cache" / "web"
 
     @property
+    def default_model_told_file(self) -> Path:
+        """Exists once the person was told what to expect of the embedded model."""
+        return self.root / "cache" / "default_model_told"
+
+    @property
     def model_lists_file(self) -> Path:
         """The models that providers listed recently."""
         return self.root / "cache" / "models.json"

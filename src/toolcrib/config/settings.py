@@ -142,16 +142,25 @@ class CodeExecutionSettings(Section, frozen=True, kw_only=True):
 
 
 class UndoSettings(Section, frozen=True, kw_only=True):
-    """Snapshots of files from before tools change them, for `toolcrib undo`."""
+    """What tools and commands change, for `toolcrib undo`."""
 
     enabled: bool = True
-    """Snapshot files before a tool changes or deletes them."""
+    """Save files before a tool or command changes or deletes them."""
     max_file_mb: NonNegativeFloat = 50
-    """The largest file to snapshot, in megabytes."""
-    max_session_mb: NonNegativeFloat = 500
-    """The most space for the snapshots of one session, in megabytes."""
+    """The largest file to save, in megabytes."""
+    max_files: NonNegativeInt = 50_000
+    """The most files in a workspace that is scanned around commands. Beyond it, only files that a call names are
+    saved."""
+    max_workspace_mb: NonNegativeFloat = 500
+    """The largest workspace that is scanned around commands, in megabytes."""
+    max_scan_seconds: NonNegativeFloat = 20
+    """How long one scan of the workspace may take."""
     max_total_mb: NonNegativeFloat = 2000
-    """The most space for all snapshots, in megabytes; the oldest are deleted first."""
+    """The most space for everything that is saved, in megabytes; the oldest sessions are deleted first."""
+    ignore: list[str] = field(default_factory=list)
+    """More files to leave out of scans, as patterns of `.gitignore`."""
+    include: list[str] = field(default_factory=list)
+    """Files and folders to scan although git ignores them, as paths from the workspace."""
 
 
 class SkillSettings(Section, frozen=True, kw_only=True):

@@ -610,7 +610,8 @@ def effort(words: list[ExpandedWord], state: ShellState, stdin: StreamData | Non
     letters = sum(len(word.text) for word in words if word.text.startswith("-"))
     read = len(stdin.text) if stdin is not None and stdin.text is not None else 0
     return (
-        1
+        # Looking at the files of this machine takes as long again.
+        (1 if state.view is None else 2)
         + len(words) // WORDS_IN_A_STEP
         + path_characters // PATH_CHARACTERS_IN_A_STEP
         + letters // OPTION_LETTERS_IN_A_STEP

@@ -108,6 +108,8 @@ def reached(field: ExpandedWord | str, state: ShellState) -> str:
 
 def followed(path: str, state: ShellState, *, final: bool) -> str:
     """The path with links resolved if they lead to something sensitive; otherwise the path as it is."""
+    if len(path) > MAX_PATH:
+        return path
     if state.links:
         path = follow_made_links(path, state.links, final=final)
     view = state.view
