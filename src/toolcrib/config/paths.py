@@ -111,6 +111,16 @@ class Home(Struct, frozen=True, eq=False):
         return self.root / "cache" / "web"
 
     @property
+    def browser_dir(self) -> Path:
+        """Screenshots and full snapshots of pages."""
+        return self.root / "cache" / "browser"
+
+    @property
+    def browser_profiles_dir(self) -> Path:
+        """Named browser profiles, with their cookies and logins."""
+        return self.root / "browser_profiles"
+
+    @property
     def scan_cache_file(self) -> Path:
         return self.root / "cache" / "scan.json"
 

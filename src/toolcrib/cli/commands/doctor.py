@@ -42,6 +42,7 @@ EXTRAS = {
     "ssh": "asyncssh",
     "documents": "python-pptx",
     "web": "trafilatura",
+    "browser": "playwright",
     "modal": "modal",
     "daytona": "daytona",
     "vercel": "vercel-sandbox",
