@@ -13,40 +13,6 @@ import msgspec
 from toolcrib.config.redact import has_secret
 from toolcrib.core.types import Effect
 
-# Looks up from the element to the control it belongs to. Only reads.
-ELEMENT_FACTS = """
-(element) => {
-  const near = element.closest('button,input,select,textarea,label,a,summary,[role],[contenteditable]') || element;
-  const control = (near.tagName === 'LABEL' && near.control) || near;
-  const form = control.form || control.closest('form');
-  const tag = control.tagName.toLowerCase();
-  const type = (control.getAttribute('type') || '').toLowerCase();
-  const isSubmit = !!form && ((tag === 'button' && (type === 'submit' || type === '')) ||
-    (tag === 'input' && (type === 'submit' || type === 'image')));
-  const fields = form ? Array.from(form.elements).filter(e => e.type !== 'hidden') : [];
-  const typed = e => ['text', 'email', 'tel', 'url', 'number', 'search', 'textarea', 'password'].includes(e.type);
-  const action = form ? (control.getAttribute('formaction') || form.getAttribute('action') || '') : '';
-  const label = control.innerText || control.value || control.getAttribute('aria-label') || control.title || '';
-  return {
-    tag, type, label: String(tag === 'input' && !isSubmit ? control.getAttribute('aria-label') || control.name || ''
-      : label).trim().slice(0, 80),
-    host: location.host,
-    editable: tag === 'textarea' || tag === 'select' || control.isContentEditable ||
-      (tag === 'input' && !['submit', 'button', 'image', 'reset', 'checkbox', 'radio', 'file'].includes(type)),
-    in_form: !!form,
-    submits: isSubmit,
-    method: form ? (control.getAttribute('formmethod') || form.getAttribute('method') || '').toLowerCase() : '',
-    form_host: form ? new URL(action || location.href, location.href).host : '',
-    text_fields: fields.filter(typed).length,
-    has_private_fields: fields.some(e => e.type === 'password' || e.type === 'file' || e.tagName === 'TEXTAREA'),
-    download: tag === 'a' && control.hasAttribute('download'),
-    autocomplete: (control.getAttribute('autocomplete') || '').toLowerCase(),
-  };
-}
-"""
-FOCUSED_ELEMENT = "() => { let e = document.activeElement; while (e && e.shadowRoot && e.shadowRoot.activeElement) "
-FOCUSED_ELEMENT += "e = e.shadowRoot.activeElement; return e || document.body; }"
-
 _SPENDING = re.compile(
     r"\b(buy|pay|purchase|check ?out|place (the |your |my )?order|order now|donate|book now|reserve|subscribe|rent)\b",
     re.IGNORECASE,
@@ -75,6 +41,8 @@ class ElementFacts(msgspec.Struct, frozen=True, kw_only=True):
     text_fields: int = 0
     has_private_fields: bool = False
     download: bool = False
+    opens_window: bool = False
+    """Whether a link or form names another window."""
     autocomplete: str = ""
 
     @property

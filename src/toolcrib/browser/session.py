@@ -13,7 +13,18 @@ import msgspec
 from playwright.async_api import BrowserContext, Error, FilePayload, Frame, Locator, Response
 from playwright.async_api import TimeoutError as PlaywrightTimeout
 
-from toolcrib.browser.page_facts import ELEMENT_FACTS, FOCUSED_ELEMENT, ElementFacts
+from toolcrib.browser.page_facts import ElementFacts
+from toolcrib.browser.page_scripts import (
+    DRAW_MARKS,
+    ELEMENT_FACTS,
+    FOCUSED_ELEMENT,
+    IMAGES,
+    PASSWORDS,
+    REMOVE_MARKS,
+    REST,
+    SCROLL,
+    TEXT,
+)
 from toolcrib.browser.proxy import REFUSED_HEADER, GuardProxy
 from toolcrib.browser.snapshot import PageSnapshot, SnapshotNode, changes, given_ref, read_snapshot
 from toolcrib.browser.tabs import DialogOpened, Tab, TabSet, host_of
@@ -26,6 +37,10 @@ T = TypeVar("T")
 ELEMENT_SECONDS = 5.0
 """How long an element may take to become usable; a covered or disabled one rarely does."""
 PROBE_SECONDS = 3.0
+REST_MS = 20
+"""How long a page must stay as it is after an act."""
+LOADED_REST_MS = 60
+"""The same, if it loaded something: scripts need a moment to show it."""
 MAX_ELEMENTS = 150_000
 """Larger pages cannot be read as a tree within a bearable time."""
 MAX_TEXT_CHARS = 4_000
@@ -36,70 +51,6 @@ MAX_FRAMES = 20
 ALLOWED_SCHEMES = ("http:", "https:", "about:", "blob:", "data:", "chrome-error:")
 TAB_ADDRESS = re.compile(r"tab:(\d+)")
 _NUMBERED = re.compile(r"(.*\S)\s*#(\d+)", re.DOTALL)
-
-# Returns when the page has drawn, and its tree has not changed for a moment; a second at most.
-REST = """
-() => new Promise(done => {
-  let count = 0, seen = 0, rounds = 0;
-  const watch = new MutationObserver(() => { count++; });
-  watch.observe(document, {subtree: true, childList: true, attributes: true, characterData: true});
-  const end = () => { watch.disconnect(); done({
-    title: document.title, height: innerHeight, top: Math.round(scrollY),
-    total: document.scrollingElement ? document.scrollingElement.scrollHeight : innerHeight,
-    elements: document.getElementsByTagName('*').length, state: document.readyState,
-    passwords: Array.from(document.querySelectorAll('input[type=password]'), e => e.value).filter(Boolean)}); };
-  const look = () => {
-    if (count === seen || ++rounds > 18) { end(); } else { seen = count; setTimeout(look, 50); }
-  };
-  setTimeout(look, 20);
-})
-"""
-SCROLL = """
-(sign) => {
-  const scrolls = e => e.scrollHeight > e.clientHeight + 1 && /auto|scroll|overlay/.test(getComputedStyle(e).overflowY);
-  const move = e => { const before = e.scrollTop;
-    e.scrollBy({top: sign * 0.8 * Math.min(e.clientHeight, innerHeight), behavior: 'instant'});
-    return Math.round(e.scrollTop - before); };
-  const page = document.scrollingElement || document.documentElement;
-  let inner = document.elementFromPoint(innerWidth / 2, innerHeight / 2);
-  while (inner && inner !== page && !scrolls(inner)) inner = inner.parentElement;
-  let moved = inner && inner !== page ? move(inner) : 0;
-  const target = moved ? inner : page;
-  if (!moved) moved = move(page);
-  return {moved, top: Math.round(target.scrollTop), total: target.scrollHeight,
-    at_end: target.scrollTop + target.clientHeight >= target.scrollHeight - 1};
-}
-"""
-PASSWORDS = "() => Array.from(document.querySelectorAll('input[type=password]'), e => e.value).filter(Boolean)"
-IMAGES = """
-(limit) => Array.from(document.images).slice(0, limit).map(e => ({
-  src: e.currentSrc || e.src, alt: e.alt, width: e.naturalWidth, height: e.naturalHeight}))
-"""
-# In a closed shadow tree, so that styles of the page do not apply.
-DRAW_MARKS = """
-(boxes) => {
-  const host = document.createElement('div');
-  host.setAttribute('data-toolcrib-marks', '');
-  host.style.cssText = 'all: initial; position: fixed; inset: 0; pointer-events: none; z-index: 2147483647';
-  const root = host.attachShadow({mode: 'closed'});
-  for (const [number, x, y, width, height] of boxes) {
-    const colour = `hsl(${(number * 67) % 360} 90% 35%)`;
-    const box = document.createElement('div');
-    box.style.cssText = `position: fixed; left: ${x}px; top: ${y}px; width: ${width}px; height: ${height}px;` +
-      `outline: 2px solid ${colour}; outline-offset: -1px`;
-    const mark = document.createElement('div');
-    mark.textContent = number;
-    mark.style.cssText = `position: fixed; left: ${Math.max(0, x)}px; top: ${Math.max(0, y - 13)}px; color: white;` +
-      `background: ${colour}; font: bold 11px/13px sans-serif; padding: 0 3px`;
-    root.append(box, mark);
-  }
-  document.documentElement.append(host);
-}
-"""
-REMOVE_MARKS = "() => document.querySelectorAll('[data-toolcrib-marks]').forEach(e => e.remove())"
-TEXT = "(limit) => { const w = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT); let t = ''; "
-TEXT += "while (t.length < limit && w.nextNode()) { const s = w.currentNode.nodeValue.trim(); if (s) t += s + '\\n'; } "
-TEXT += "return t.slice(0, limit); }"
 
 
 class ActFailed(ToolcribError):
@@ -138,6 +89,10 @@ class PageState(msgspec.Struct, frozen=True):
     elements: int = 0
     state: str = "complete"
     passwords: tuple[str, ...] = ()
+    changes: int = 0
+    """How often the page changed while it was looked at."""
+    controls: tuple[tuple[tuple[int, int, int, int], ElementFacts], ...] | None = None
+    """The controls of the main frame, each with its place; None if there are too many."""
 
 
 SaveText = Callable[[str, str], str]
@@ -164,6 +119,7 @@ class BrowserSession:
         self._snapshots: dict[Tab, PageSnapshot] = {}
         self._shown: dict[Tab, tuple[str, list[str]]] = {}
         """What the model saw last of each tab: its address and lines."""
+        self._states: dict[Tab, PageState] = {}
         self._facts: dict[tuple[int, str], ElementFacts] = {}
         self._reads = 0
         self.upload_ref = ""
@@ -250,8 +206,16 @@ class BrowserSession:
     async def click(self, target: str, seconds: float) -> JsonObject:
         tab = self._ready_tab()
         locator = await self._locate(tab, target)
+        facts = await self._element_facts(tab, target, locator)
         tab.forget_chooser()
-        report = await self._act(tab, locator.click(timeout=_element_ms(seconds)), f"click {target!r}")
+        count = len(self.tabs.tabs)
+
+        async def work() -> None:
+            await locator.click(timeout=_element_ms(seconds))
+            if facts.opens_window:
+                await self.tabs.another(count, self._settings.settle_timeout)
+
+        report = await self._act(tab, work(), f"click {target!r}")
         if tab.chooser is not None:
             self.upload_ref = target
             report["file_chooser"] = (
@@ -344,7 +308,7 @@ class BrowserSession:
 
     async def snapshot(self, *, full: bool) -> JsonObject:
         tab = self._ready_tab()
-        return await self._report(tab, whole=True, full=full)
+        return await self._report(tab, whole=True, full=full, is_still=True)
 
     async def images(self) -> list[JsonObject]:
         tab = self._ready_tab()
@@ -378,7 +342,8 @@ class BrowserSession:
         tab = self._ready_tab()
         marks: list[SnapshotNode] = []
         if annotate:
-            marks = (await self._take(tab, await self._settle(tab))).marked()[:MAX_MARKS]
+            tab, _, snapshot = await self._settled(tab, 0)
+            marks = snapshot.marked()[:MAX_MARKS]
             boxes = [[number, *(node.box or ())] for number, node in enumerate(marks, 1)]
             await self._read(tab, tab.page.evaluate(DRAW_MARKS, boxes))
         try:
@@ -421,10 +386,23 @@ class BrowserSession:
 
     async def _element_facts(self, tab: Tab, target: str, locator: Locator) -> ElementFacts:
         key = (self._reads, target)
+        if key not in self._facts and (known := self._known_facts(tab, target)) is not None:
+            self._facts[key] = known
         if key not in self._facts:
             raw = await self._read(tab, locator.evaluate(ELEMENT_FACTS, timeout=ELEMENT_SECONDS * 1_000))
             self._facts[key] = msgspec.convert(raw, ElementFacts)
         return self._facts[key]
+
+    def _known_facts(self, tab: Tab, target: str) -> ElementFacts | None:
+        """The facts that came with the last snapshot, if they are sure to be about this element."""
+        node = self._snapshots[tab].refs.get(given_ref(target)) if tab in self._snapshots else None
+        state = self._states.get(tab)
+        if node is None or node.in_frame or node.box is None or state is None or state.controls is None:
+            return None
+        same = [facts for box, facts in state.controls if box == node.box]
+        if not same and node.role == "link":
+            return ElementFacts(tag="a", label=node.label, host=_host(tab.page.url))
+        return same[0] if len(same) == 1 else None
 
     # Elements
 
@@ -472,16 +450,14 @@ class BrowserSession:
     # Waiting and reporting
 
     def _begin(self, tab: Tab) -> None:
-        self.tabs.take_notes()
         tab.begin()
         if self._proxy is not None:
             self._proxy.refusals.clear()
 
-    async def _report(self, tab: Tab, *, whole: bool = False, full: bool = False) -> JsonObject:
-        """What the page shows now, and what happened on the way."""
+    async def _report(self, tab: Tab, *, whole: bool = False, full: bool = False, is_still: bool = False) -> JsonObject:
+        """What the page shows now, and what happened on the way. `is_still`: nothing was done to it."""
         try:
-            tab, state = await self._settled_tab(tab)
-            snapshot = await self._take(tab, state)
+            tab, state, snapshot = await self._settled(tab, 0 if is_still else REST_MS)
         except DialogOpened:
             return self._with_events(self._tab(), {"success": True, "url": self._tab().page.url})
         report: JsonObject = {"success": True, "url": tab.page.url, "title": state.title[:200]}
@@ -537,53 +513,82 @@ class BrowserSession:
             ]
         return report
 
-    async def _settled_tab(self, tab: Tab) -> tuple[Tab, PageState]:
+    async def _settled(self, tab: Tab, wait_ms: int) -> tuple[Tab, PageState, PageSnapshot]:
         """The tab to show, at rest: a new one, if the act opened one."""
-        state = await self._settle(tab)
+        state, snapshot = await self._settle(tab, wait_ms)
         current = self._tab()
         if current is not tab:
             with contextlib.suppress(PlaywrightTimeout):
                 timeout = self._settings.settle_timeout * 1_000
                 await self._read(current, current.page.wait_for_load_state("domcontentloaded", timeout=timeout or 1))
-            tab, state = current, await self._settle(current)
+            tab = current
+            state, snapshot = await self._settle(tab, wait_ms)
         if not tab.page.url.startswith(ALLOWED_SCHEMES):
             refused = tab.page.url.partition(":")[0]
             await self._bounded(tab.page.goto("about:blank"), PROBE_SECONDS)
             raise ActFailed(f"pages of the scheme {refused!r} are out of reach")
-        return tab, state
+        if snapshot is None:
+            snapshot = await self._take(tab, state)
+        return tab, state, snapshot
 
-    async def _settle(self, tab: Tab) -> PageState:
-        """Wait until the page rests: loaded, no request that it waits for, no change. Bounded."""
+    async def _settle(self, tab: Tab, wait_ms: int) -> tuple[PageState, PageSnapshot | None]:
+        """Wait until the page rests: loaded, no request that it waits for, no change. Bounded.
+
+        The snapshot is taken meanwhile, and holds if nothing changed since.
+        """
         deadline = time.monotonic() + self._settings.settle_timeout
         state = PageState()
         while tab in self.tabs.tabs:
             await self.tabs.unless_dialog(tab.loaded(deadline))
+            is_small = tab in self._states and self._states[tab].elements <= MAX_ELEMENTS
+            rest_ms = LOADED_REST_MS if wait_ms and tab.has_asked else wait_ms
             try:
-                state = msgspec.convert(await self._read(tab, tab.page.evaluate(REST)), PageState)
+                raw_state, raw = await self._read(tab, self._look(tab, rest_ms, with_tree=is_small))
             except Error as error:
                 # A navigation replaced the page meanwhile.
                 self._require_browser(tab, error)
             else:
+                state = self._states[tab] = _read_state(raw_state)
                 if not tab.is_loading and state.state != "loading":
-                    break
+                    if not raw or state.changes or state.elements > MAX_ELEMENTS:
+                        return state, None
+                    return state, await self._keep(tab, state, read_snapshot(raw, state.height))
             if time.monotonic() >= deadline:
                 tab.forget_requests()
                 break
-        return state
+        return state, None
+
+    async def _look(self, tab: Tab, wait_ms: int, *, with_tree: bool) -> tuple[str, str]:
+        """What the page says about itself and, in the same breath, its tree."""
+        if not with_tree:
+            return str(await tab.page.evaluate(REST, wait_ms)), ""
+        found: list[str | BaseException] = await asyncio.gather(
+            tab.page.evaluate(REST, wait_ms), self._tree(tab), return_exceptions=True
+        )
+        for one in found:
+            if isinstance(one, BaseException):
+                raise one
+        return str(found[0]), str(found[1])
+
+    async def _tree(self, tab: Tab) -> str:
+        return await tab.page.aria_snapshot(mode="ai", boxes=True, timeout=self._timeout_ms)
 
     async def _take(self, tab: Tab, state: PageState) -> PageSnapshot:
+        if state.elements <= MAX_ELEMENTS:
+            return await self._keep(tab, state, read_snapshot(await self._read(tab, self._tree(tab)), state.height))
+        text = await self._read(tab, tab.page.evaluate(TEXT, MAX_TEXT_CHARS))
+        note = f"the page has {state.elements} elements, too many for a snapshot; its text begins:"
+        lines = "\n".join(f"- text: {line}" for line in [note, *text.splitlines()])
+        return await self._keep(tab, state, read_snapshot(lines, state.height))
+
+    async def _keep(self, tab: Tab, state: PageState, snapshot: PageSnapshot) -> PageSnapshot:
+        """Remember the snapshot, so that its refs are known."""
         self._reads += 1
         self._facts.clear()
-        if state.elements > MAX_ELEMENTS:
-            text = await self._read(tab, tab.page.evaluate(TEXT, MAX_TEXT_CHARS))
-            note = f"the page has {state.elements} elements, too many for a snapshot; its text begins:"
-            lines = [note, *text.splitlines()]
-            snapshot = read_snapshot("\n".join(f"- text: {line}" for line in lines), state.height)
-        else:
-            raw = await self._read(tab, tab.page.aria_snapshot(mode="ai", boxes=True, timeout=self._timeout_ms))
-            snapshot = read_snapshot(raw, state.height).without(await self._passwords(tab, state))
-        self._snapshots = {one: kept for one, kept in self._snapshots.items() if one in self.tabs.tabs}
-        self._shown = {one: kept for one, kept in self._shown.items() if one in self.tabs.tabs}
+        snapshot = snapshot.without(await self._passwords(tab, state))
+        for kept in (self._snapshots, self._shown, self._states):
+            for gone in [one for one in kept if one not in self.tabs.tabs]:
+                del kept[gone]
         self._snapshots[tab] = snapshot
         return snapshot
 
@@ -684,6 +689,14 @@ class BrowserSession:
             )
             return f"{host!r} is out of reach: {reason}"
         return f"{_host(url)!r} could not be opened: {_reason(error)}"
+
+
+def _read_state(text: str) -> PageState:
+    """What the page says about itself; a hostile one may say anything."""
+    try:
+        return msgspec.json.decode(text, type=PageState)
+    except msgspec.MsgspecError:
+        return PageState()
 
 
 async def _as_coroutine(waiting: Awaitable[T]) -> T:

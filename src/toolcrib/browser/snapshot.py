@@ -50,6 +50,7 @@ class SnapshotNode(msgspec.Struct, frozen=True, kw_only=True):
     box: tuple[int, int, int, int] | None = None
     """In pixels of the main page, relative to its visible part."""
     is_pointer: bool = False
+    in_frame: bool = False
 
     @property
     def line(self) -> str:
@@ -155,8 +156,9 @@ def read_snapshot(text: str, height: int) -> PageSnapshot:
         depth = len(found[1]) // 2
         while above and above[-1].depth >= depth:
             above.pop()
-        frame = next((node.box for node in reversed(above) if node.role == "iframe" and node.box), (0, 0, 0, 0))
-        node = _node(depth, found[2], frame[0], frame[1])
+        frame = next((node.box for node in reversed(above) if node.role == "iframe" and node.box), None)
+        left, top = frame[:2] if frame is not None else (0, 0)
+        node = replace(_node(depth, found[2], left, top), in_frame=frame is not None)
         if above and (node.box is None or node.box[2:] == (0, 0)):
             # Plain text and closed options have no place of their own.
             node = replace(node, box=above[-1].box)

@@ -84,6 +84,8 @@ class Tab:
         """An act that a dialog interrupted; it goes on when the dialog is answered."""
         self.hosts: set[str] = set()
         """The hosts that its pages asked for since the last act."""
+        self.has_asked = False
+        """Whether it sent a request since then that it waits for."""
         self._awaited: set[Request] = set()
         self._changed = asyncio.Event()
 
@@ -97,6 +99,7 @@ class Tab:
     def request_started(self, request: Request) -> None:
         self.hosts.add(host_of(request.url))
         if request.resource_type in AWAITED_TYPES:
+            self.has_asked = True
             self._awaited.add(request)
 
     def request_ended(self, request: Request) -> None:
@@ -111,6 +114,7 @@ class Tab:
         """An act begins; what happened before it does not count."""
         self.forget_requests()
         self.hosts.clear()
+        self.has_asked = False
 
     @property
     def is_loading(self) -> bool:
@@ -149,6 +153,7 @@ class TabSet:
         self._interrupts: set[asyncio.Future[None]] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.is_closed = False
+        self._added = asyncio.Event()
         for page in context.pages:
             self._add(page)
         self._listen()
@@ -231,6 +236,7 @@ class TabSet:
         if self.current is not None:
             self.note(kind="new_tab", tab=tab)
         self.current = tab
+        self._added.set()
         page.on("request", tab.request_started)
         page.on("requestfinished", tab.request_ended)
         page.on("requestfailed", tab.request_ended)
@@ -238,6 +244,14 @@ class TabSet:
         page.on("filechooser", self._on_chooser)
         page.on("crash", lambda _: self._on_crash(tab))
         page.on("close", lambda _: self._remove(tab))
+
+    async def another(self, count: int, seconds: float) -> None:
+        """Wait until there are more tabs than this; not longer than some seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while len(self.tabs) <= count:
+                    self._added.clear()
+                    await self._added.wait()
 
     def _remove(self, tab: Tab) -> None:
         if tab not in self.tabs:
