@@ -34,11 +34,12 @@ from toolcrib.registry.registry import ToolRegistry
 if TYPE_CHECKING:
     from toolcrib.browser.service import BrowserService
     from toolcrib.code_execution.service import CodeExecutionService
-    from toolcrib.core.context import Asker, ConversationPort, ModelPort, ToolService
+    from toolcrib.core.context import Asker, ConversationPort, ModelPort, ProcessesPort, ToolService
     from toolcrib.core.ports import FileSnapshots
     from toolcrib.cron.service import CronService
     from toolcrib.files.service import FileService
     from toolcrib.mcp.client.manager import McpClientManager
+    from toolcrib.media.service import VisionService
     from toolcrib.plugins.load import LoadedPlugin
     from toolcrib.skills.service import SkillService
     from toolcrib.terminal.call import TerminalCall
@@ -155,7 +156,7 @@ class RuntimeServices:
         return service
 
     @lazy
-    def processes(self) -> ToolService:
+    def processes(self) -> ProcessesPort:
         return self.terminal.processes
 
     @lazy
@@ -246,6 +247,15 @@ class RuntimeServices:
             await self.browser.end_session(session_id)
 
     @lazy
+    def vision(self) -> VisionService:
+        """Images and videos; it ends its worker processes when it is closed."""
+        from toolcrib.media.service import VisionService  # noqa: PLC0415
+
+        service = VisionService(self._runtime.settings, self)
+        self._closing.callback(service.close)
+        return service
+
+    @lazy
     def snapshots(self) -> FileSnapshots | None:
         """Snapshots files before calls change them; None if the settings or the platform rule it out."""
         settings = self._runtime.settings
@@ -253,7 +263,9 @@ class RuntimeServices:
             return None
         from toolcrib.undo.snapshotter import Snapshotter  # noqa: PLC0415
 
-        return Snapshotter(settings, self, self._runtime.workspace)
+        snapshotter = Snapshotter(settings, self, self._runtime.workspace)
+        self._closing.callback(snapshotter.close)
+        return snapshotter
 
     @lazy
     def tool_catalog(self) -> ToolCatalog:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -325,18 +326,37 @@ async def test_images_are_listed(browsing: Browsing) -> None:
 
 
 async def test_a_screenshot_has_marks_on_request(browsing: Browsing) -> None:
-    """The picture is a part of the result and a file; marks name refs, and the page does not keep them."""
+    """Marks name refs, and the page does not keep them; without a model that sees, the file is still there."""
     page = await browsing.open("<button>press</button><a href=/x>link</a>")
 
-    result = await browsing.runtime.call("browser_vision", {"question": "?", "annotate": True}, ctx=browsing.context())
+    told = await browsing.call("vision", question="?", annotate=True)
 
-    assert isinstance(result.content, dict)
-    about, picture = result.content["content"]
-    told = json.loads(about["text"])
+    assert "no model that sees" in told["error"]
     assert told["marks"] == {"1": f"{ref_of(page, 'press')} button press", "2": f"{ref_of(page, 'link ')} link link"}
-    assert picture["image_url"]["url"].startswith("data:image/png;base64,iVBOR")
     assert content_of(told["screenshot_path"]).startswith(b"\x89PNG")
     assert await browsing.evaluate("document.querySelectorAll('[data-toolcrib-marks]').length") == 0
+
+
+async def test_a_model_that_sees_gets_the_picture(browsing: Browsing) -> None:
+    """The vision service gets the screenshot, the question, and what the result should say besides."""
+    await browsing.open("<h1>picture</h1>")
+    seen: list[Any] = []
+
+    class Seeing:
+        async def analyze(self, images: list[bytes], question: str, ctx: Any, *, facts: Any) -> str:
+            seen.extend([images[0][:4], question])
+            return json.dumps({**facts, "analysis": "a heading"})
+
+    before = browsing.runtime.services.vision
+    browsing.runtime.services.provide("vision", Seeing())
+    try:
+        told = await browsing.call("vision", question="What is it?")
+    finally:
+        browsing.runtime.services.provide("vision", before)
+
+    assert seen == [b"\x89PNG", "What is it?"]
+    assert told["analysis"] == "a heading"
+    assert "marks" not in told
 
 
 async def test_a_long_page_is_cut_to_what_is_visible(browsing: Browsing) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import json
 import logging
@@ -28,7 +27,7 @@ from toolcrib.core.context import Services, ToolContext
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.ports import WebGuard
 from toolcrib.core.types import Effect, JsonObject
-from toolcrib.registry.results import sendable, tool_error, tool_result
+from toolcrib.registry.results import error_in, sendable, tool_error, tool_result
 from toolcrib.service_loop import ServiceLoop
 
 logger = logging.getLogger(__name__)
@@ -174,7 +173,7 @@ class BrowserService:
         return await self._run(ctx, work)
 
     async def vision(self, args: JsonObject, ctx: ToolContext) -> str | JsonObject:
-        """A picture of the page for a model that sees."""
+        """A picture of the page: shown to the model if it sees, or described by another."""
         picture: list[bytes] = []
 
         async def work(session: BrowserSession, seconds: float) -> JsonObject:
@@ -186,7 +185,12 @@ class BrowserService:
             return {**found, "marks": marks} if args.get("annotate") else found
 
         about = await self._run(ctx, work)
-        return _with_picture(about, picture[0]) if picture else about
+        if not picture:
+            return about
+        facts = json.loads(about)
+        answer = await ctx.services.vision.analyze(picture, str(args["question"]), ctx, facts=facts)
+        # Without a model that sees, the file and the marks are still of use.
+        return tool_error(error, **{**facts, "success": False}) if (error := _error_of(answer)) else answer
 
     async def cdp(self, args: JsonObject, ctx: ToolContext) -> str:
         async def work(session: BrowserSession, _: float) -> JsonObject:
@@ -468,6 +472,10 @@ def _reads(ctx: ToolContext) -> list[Effect]:
     return [effect for effect in ctx.effects or () if effect.kind == "read"]
 
 
+def _error_of(answer: str | JsonObject) -> str:
+    return error_in(answer) if isinstance(answer, str) else ""
+
+
 def key_name(text: str) -> str:
     """A key as playwright names it, also in a combination such as `ctrl+a`."""
     if text in ("+", " "):
@@ -482,9 +490,3 @@ def _as_json(value: Any) -> Any:
     except (TypeError, ValueError):
         return str(value)
     return value
-
-
-def _with_picture(about: str, picture: bytes) -> JsonObject:
-    address = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
-    content = [{"type": "text", "text": about}, {"type": "image_url", "image_url": {"url": address}}]
-    return {"_multimodal": True, "content": content}

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import os
+import time
 import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
 
 import click
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from toolcrib.cli.commands.completion import matching_names
+from toolcrib.cli.model_choice import ModelOption, model_choices
 from toolcrib.config.env_vars import OPTIONAL_ENV_VARS
 from toolcrib.config.environment import environment
+from toolcrib.config.files import replace_file, writing
 from toolcrib.config.load import load_settings
 from toolcrib.config.settings import Settings
+from toolcrib.core.errors import ConfigError
 from toolcrib.core.models import ModelError
 from toolcrib.providers.choose import ConfiguredModels, ModelChoice
 from toolcrib.providers.create import create_provider
-from toolcrib.providers.embedded.catalog import DEFAULT_MODEL, EmbeddedModel, UnknownEmbeddedModel, find_model
+from toolcrib.providers.embedded.catalog import DEFAULT_MODEL, MODELS, EmbeddedModel, UnknownEmbeddedModel, find_model
 from toolcrib.providers.embedded.weights import open_store
 from toolcrib.providers.presets import PRESETS, Preset, is_on_this_machine, known_profile
 
@@ -33,6 +41,10 @@ HIDDEN = frozenset({"scripted"})
 """For tests: hidden from people who look for a model, unless their config names it."""
 LIST_SECONDS = 10.0
 PROBE_SECONDS = 0.3
+MEMORY_RESERVE = 1.5
+"""The share of its memory that has to be free before a model is recommended: other programs need some too."""
+PICKER_SECONDS = 3.0
+KEPT_SECONDS = 3600.0
 MAX_LIST_BYTES = 20_000_000
 ANTHROPIC_VERSION = "2023-06-01"
 
@@ -128,6 +140,36 @@ def missing_weights(settings: Settings, choice: ModelChoice) -> EmbeddedModel | 
     return model if open_store(environment(), settings.home).path(model) is None else None
 
 
+def embedded_lines(free_bytes: int | None = None) -> list[str]:
+    """The embedded models, one line each, and for a larger one whether this machine has the memory for it."""
+    free = free_memory_bytes() if free_bytes is None else free_bytes
+    lines = []
+    for model in MODELS.values():
+        line = f"{model.name} ({megabytes(model.bytes)}): {model.remark}"
+        if model.memory_bytes > find_model(DEFAULT_MODEL).memory_bytes:
+            fits = free >= model.memory_bytes * MEMORY_RESERVE
+            line += (
+                " This machine has enough memory for it."
+                if fits
+                else f" It needs {megabytes(model.memory_bytes)} of memory; {megabytes(free)} are free here."
+            )
+        lines.append(line)
+    return lines
+
+
+def free_memory_bytes() -> int:
+    """The memory that programs can still use, as the system estimates it; 0 if unknown."""
+    try:
+        rows = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return next(int(row.split()[1]) * 1024 for row in rows if row.startswith("MemAvailable:"))
+    except (OSError, ValueError, StopIteration):
+        pass
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 0
+
+
 def megabytes(size: int) -> str:
     return f"{size / 1_000_000:,.0f} MB"
 
@@ -174,6 +216,63 @@ def server_models(preset: Preset, base_url: str, key: str, *, seconds: float = L
             f"the server at {base_url} does not list models; set the address of {preset.title} with `toolcrib setup`",
             kind="server",
         ) from error
+
+
+def listed_models(settings: Settings, *, seconds: float = PICKER_SECONDS) -> list[ModelOption]:
+    """All models that can be used now: those of the config, and what each provider with a key or server here lists.
+
+    Providers are asked at the same time and briefly; their answers are kept for an hour, and used when one fails.
+    """
+    file = settings.home.model_lists_file
+    kept = _kept_lists(file)
+    ready = [state for state in provider_states(settings, probe=True) if _can_list(state)]
+    now = time.time()
+    stale = [one for one in ready if now - kept.get(one.preset.name, _KeptList()).at > KEPT_SECONDS]
+    places = ConfiguredModels(settings)
+
+    def ask(state: ProviderState) -> list[str] | None:
+        try:
+            return server_models(state.preset, state.base_url, places.key(state.preset)[1], seconds=seconds)
+        except ModelError:
+            return None
+
+    if stale:
+        with ThreadPoolExecutor(len(stale)) as pool:
+            answers = list(pool.map(ask, stale))
+        kept |= {
+            one.preset.name: _KeptList(now, tuple(names))
+            for one, names in zip(stale, answers, strict=True)
+            if names is not None
+        }
+        with contextlib.suppress(OSError, ConfigError), writing(file) as target:
+            replace_file(target, msgspec.json.encode(kept))
+    listed = [
+        ModelOption(provider=one.preset.name, model=name, about=one.preset.title)
+        for one in ready
+        for name in kept.get(one.preset.name, _KeptList()).names
+    ]
+    options = [one for one in model_choices(settings) if one.model]
+    return list({one.name: one for one in (*listed, *options)}.values())
+
+
+class _KeptList(Struct, frozen=True):
+    """What a provider listed, and when."""
+
+    at: float = 0.0
+    names: tuple[str, ...] = ()
+
+
+def _kept_lists(file: Path) -> dict[str, _KeptList]:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, _KeptList])
+    except (OSError, msgspec.MsgspecError, ValueError):
+        return {}
+
+
+def _can_list(state: ProviderState) -> bool:
+    if state.preset.protocol in ("embedded", "scripted") or not state.base_url.startswith(("http://", "https://")):
+        return False
+    return bool(state.answers) if state.is_local else state.has_key or not state.preset.needs_key
 
 
 def probe_servers(places: Sequence[tuple[Preset, str]]) -> list[bool]:

@@ -46,6 +46,11 @@ class Home(Struct, frozen=True, eq=False):
         return self.root / "skills"
 
     @property
+    def commands_dir(self) -> Path:
+        """The user's own slash commands for the chat, as Markdown files."""
+        return self.root / "commands"
+
+    @property
     def memories_dir(self) -> Path:
         return self.root / "memories"
 
@@ -93,6 +98,11 @@ class Home(Struct, frozen=True, eq=False):
         return self.root / "approvals.jsonl"
 
     @property
+    def serve_dir(self) -> Path:
+        """The tokens of the server, and its runs."""
+        return self.root / "serve"
+
+    @property
     def processes_dir(self) -> Path:
         return self.root / "processes"
 
@@ -119,6 +129,16 @@ class Home(Struct, frozen=True, eq=False):
     def browser_profiles_dir(self) -> Path:
         """Named browser profiles, with their cookies and logins."""
         return self.root / "browser_profiles"
+
+    @property
+    def default_model_told_file(self) -> Path:
+        """Exists once the person was told what to expect of the embedded model."""
+        return self.root / "cache" / "default_model_told"
+
+    @property
+    def model_lists_file(self) -> Path:
+        """The models that providers listed recently."""
+        return self.root / "cache" / "models.json"
 
     @property
     def scan_cache_file(self) -> Path:

@@ -20,7 +20,7 @@ from toolcrib.core.types import Effect, JsonObject, ToolResult
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from toolcrib.core.environments import Environment, EnvironmentSpec, ExecutionTarget
+    from toolcrib.core.environments import Environment, EnvironmentSpec, ExecutionTarget, TypingTarget
     from toolcrib.core.models import Provider
 
 T = TypeVar("T")
@@ -161,6 +161,14 @@ class ToolService(Protocol):
     async def handle(self, args: JsonObject, ctx: ToolContext) -> str: ...
 
 
+class ProcessesPort(ToolService, Protocol):
+    """The background processes of a runtime."""
+
+    def typing_target(self, args: JsonObject, ctx: ToolContext) -> TypingTarget | None:
+        """The process that a call types into; None if the session has no such process."""
+        ...
+
+
 class TerminalPort(ToolService, Protocol):
     """The environments and background processes of a runtime."""
 
@@ -173,7 +181,7 @@ class TerminalPort(ToolService, Protocol):
         ...
 
     @property
-    def processes(self) -> ToolService: ...
+    def processes(self) -> ProcessesPort: ...
 
     def effect_of(self, args: JsonObject, ctx: ToolContext) -> Effect: ...
 
@@ -209,6 +217,10 @@ class FilesPort(Protocol):
 
     def search_effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]: ...
 
+    async def read_bytes(self, path: str, ctx: ToolContext, max_bytes: int) -> bytes:
+        """All of a file that another tool reads, under the same rules as `read`; raises ToolcribError."""
+        ...
+
     async def document_text(self, kind: str, data: bytes) -> tuple[str, str]:
         """The text of a document (pdf, docx, xlsx, pptx, ipynb) and a remark; raises ToolcribError."""
         ...
@@ -224,6 +236,31 @@ class WebPort(Protocol):
     async def extract(self, args: JsonObject, ctx: ToolContext) -> str: ...
 
     def extract_effects(self, args: JsonObject) -> tuple[Effect, ...]: ...
+
+    async def fetch(self, url: str, max_bytes: int) -> bytes:
+        """What is at an address that a model named, by the guarded client; raises ToolcribError."""
+        ...
+
+
+class VisionPort(Protocol):
+    """Looks at images and videos."""
+
+    async def analyze(
+        self, images: Sequence[bytes], question: str, ctx: ToolContext, *, facts: JsonObject | None = None
+    ) -> str | JsonObject:
+        """The result of a tool that looks at images: a model's answer, or the images for a model that sees.
+
+        `facts` are further keys of the result. A failure is an error result.
+        """
+        ...
+
+    async def analyze_image(self, args: JsonObject, ctx: ToolContext) -> str | JsonObject: ...
+
+    def image_effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]: ...
+
+    async def analyze_video(self, args: JsonObject, ctx: ToolContext) -> str | JsonObject: ...
+
+    def video_effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]: ...
 
 
 class BrowserPort(Protocol):
@@ -365,7 +402,7 @@ class Services(Protocol):
     def terminal(self) -> TerminalPort: ...
 
     @property
-    def processes(self) -> ToolService: ...
+    def processes(self) -> ProcessesPort: ...
 
     @property
     def files(self) -> FilesPort: ...
@@ -384,6 +421,9 @@ class Services(Protocol):
 
     @property
     def browser(self) -> BrowserPort: ...
+
+    @property
+    def vision(self) -> VisionPort: ...
 
     @property
     def plugins(self) -> Sequence[Any]:

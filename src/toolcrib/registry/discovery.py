@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from functools import lru_cache, partial
@@ -22,6 +23,7 @@ from types import ModuleType
 import msgspec
 
 import toolcrib.registry.compat_imports as compat_imports
+from toolcrib.config.files import OWNER_FILE, make_folder
 from toolcrib.config.os_errors import ANOTHER_HOME, explain_os_error
 from toolcrib.core.attempt import attempt_everything
 from toolcrib.core.types import Source
@@ -83,9 +85,11 @@ class ScanCache:
             return
         # Without a cache, the next start only takes longer.
         with suppress(OSError):
-            self._file.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self._file.parent)
             temporary = self._file.with_suffix(f".{os.getpid()}.tmp")
-            temporary.write_text(json.dumps(self._verdicts))
+            temporary.unlink(missing_ok=True)
+            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_FILE), "w") as file:
+                json.dump(self._verdicts, file)
             temporary.replace(self._file)
             self._changed = False
 
@@ -225,7 +229,7 @@ def _load(
             # The contract: report a failing file and load the rest. Undo its registrations: they may need what failed.
             registry.take_back(loading)
             refused = installs.attempts[-1].sentence() if installs.attempts else ""
-            problem = refused or explain_import_error(error)
+            problem = refused or explain_import_error(error, path)
         elif loading.replaced_builtins:
             problem = _why_set_aside(path, loading.replaced_builtins)
             if problem:
@@ -250,8 +254,8 @@ def _why_set_aside(path: Path, replaced: list[str]) -> str:
     )
 
 
-def explain_import_error(error: BaseException) -> str:
-    """Why a file could not be imported, and what to do about it."""
+def explain_import_error(error: BaseException, path: Path | None = None) -> str:
+    """Why a file could not be imported, and what to do about it; with its path, also on which line it failed."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         return explain_missing_module(error.name)
     if isinstance(error, ImportError) and (missing := explain_missing_name(error)):
@@ -261,4 +265,6 @@ def explain_import_error(error: BaseException) -> str:
         return f"{where}{error.msg}; correct the file and save it"
     if isinstance(error, SystemExit):
         return f"it calls sys.exit({error.code!r}) while it is imported; move that under `if __name__ == '__main__':`"
-    return f"{type(error).__name__}: {message_of(error)}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    where = f"line {lines[-1]}: " if lines else ""
+    return f"{where}{type(error).__name__}: {message_of(error)}"

@@ -25,9 +25,10 @@ from toolcrib.core.environments import (
 )
 from toolcrib.core.errors import EnvironmentFailed, EnvironmentGone, ToolcribError
 from toolcrib.core.ports import SecretAsker
-from toolcrib.core.types import Effect, JsonObject
+from toolcrib.core.types import Effect, JsonObject, ShellSession
 from toolcrib.environments.create import create_environment, open_address, remove_leftover, resolve
 from toolcrib.environments.foreground import CommandLimits, ForegroundCommand, ForegroundResult
+from toolcrib.environments.git_guard import GitGuards
 from toolcrib.environments.pool import EnvironmentPool
 from toolcrib.environments.specs import ON_THIS_MACHINE, is_self_contained
 from toolcrib.processes.process import AdoptedCommand
@@ -71,6 +72,8 @@ class EnvironmentLost(EnvironmentFailed):
 
 RECOVERY_SECONDS = 5.0
 """How long closing waits until the leftovers of earlier runs are dealt with; the rest is for the next start."""
+GUARD_SECONDS = 1.0
+"""How often repositories are looked after while a sandboxed process runs in the background."""
 
 
 class TerminalService:
@@ -133,6 +136,7 @@ class TerminalService:
             folder=opened.cwd if opened is not None else spec.cwd,
             isolated=isolated,
             is_here=spec.backend in ON_THIS_MACHINE,
+            session=made.sessions.get(spec) if opened is not None else None,
         )
         if memo is not None:
             memo.target = target
@@ -225,6 +229,8 @@ class _LoopState:
         home = self._settings.home
         self._lost: set[EnvironmentSpec] = set()
         """Whose environment went away, and who has not been told that the next one is new."""
+        self.sessions: dict[EnvironmentSpec, ShellSession] = {}
+        """What the shells of open environments know from earlier commands."""
         self.registry = ProcessRegistry(home.processes_dir)
         self.process_service = ProcessService(self.registry, asyncio.get_running_loop(), mask=options.mask)
         self.pool = EnvironmentPool(
@@ -234,6 +240,8 @@ class _LoopState:
             on_open=lambda environment: self.registry.ledger.environment_opened(environment.address()),
             on_close=lambda environment: self.registry.ledger.environment_closed(environment.address()),
         )
+        self._guards = GitGuards("the command's")
+        self._guarding: set[asyncio.Task[None]] = set()
         self._recovery = asyncio.ensure_future(self._recover())
 
     async def run(self, call: TerminalCall, interrupt: CallInterrupt) -> JsonObject:
@@ -259,13 +267,50 @@ class _LoopState:
         was_lost = spec in self._lost
         async with self.pool.acquire(spec) as environment:
             self._lost.discard(spec)
+            answer = await self._run_guarded(environment, call, interrupt)
+        if was_lost:
+            answer["note"] = f"{answer.get('note', '')} {NEW_ENVIRONMENT}".strip()
+        return answer
+
+    async def _run_guarded(self, environment: Environment, call: TerminalCall, interrupt: CallInterrupt) -> JsonObject:
+        """Run a call; from a sandbox, nothing gets into the workspace that git would run outside."""
+        folders = self._sandboxed_folders(call.target.spec)
+        for folder in folders:
+            await asyncio.to_thread(self._guards.enter, folder)
+        answer: JsonObject = {}
+        try:
             if asks_for_password(call):
                 answer = await self._run_with_sudo(environment, call, interrupt)
             else:
                 answer = explain_sudo_failure(await self._run_in(environment, environment, call, interrupt))
-        if was_lost:
-            answer["note"] = f"{answer.get('note', '')} {NEW_ENVIRONMENT}".strip()
-        return answer
+        finally:
+            process = answer.get("session_id") if folders else None
+            if process:
+                # It goes on in the background, and so does the guard.
+                task = asyncio.ensure_future(self._guard_until_it_ends(str(process), folders))
+                self._guarding.add(task)
+                task.add_done_callback(self._guarding.discard)
+            undone = [self._guards.check(folder) if process else self._guards.leave(folder) for folder in folders]
+        return results.with_note(answer, "; ".join(filter(None, undone)))
+
+    async def _guard_until_it_ends(self, process: str, folders: tuple[Path, ...]) -> None:
+        tracked = self.registry.get(process, None)
+        try:
+            while not await self.registry.wait(tracked, GUARD_SECONDS):
+                for folder in folders:
+                    undone = await asyncio.to_thread(self._guards.check, folder)
+                    if undone:
+                        logger.warning("%s: %s", process, undone)
+        finally:
+            for folder in folders:
+                self._guards.leave(folder)
+
+    def _sandboxed_folders(self, spec: EnvironmentSpec) -> tuple[Path, ...]:
+        """The folders of this machine that programs of a sandbox can write."""
+        if spec.backend != "sandbox":
+            return ()
+        more = self._settings.terminal.sandbox.writable
+        return tuple(dict.fromkeys(Path(folder).expanduser().resolve() for folder in (spec.cwd, *more) if folder))
 
     async def _run_with_sudo(
         self, environment: Environment, call: TerminalCall, interrupt: CallInterrupt
@@ -302,7 +347,18 @@ class _LoopState:
         except EnvironmentFailed as error:
             await self._lose(environment, call.target.spec)
             raise EnvironmentLost(str(error)) from error
+        await self._note_session(environment, call.target)
         return await self._tell(environment, call, result, sink)
+
+    async def _note_session(self, environment: Environment, target: ExecutionTarget) -> None:
+        """Keep what the session's shell knows now: the gate reads the next command with it."""
+        # In a disposable environment nothing that it could point to needs protection.
+        if target.is_here or not target.isolated:
+            session = await environment.session()
+            if session is not None:
+                self.sessions[target.spec] = session
+            else:
+                self.sessions.pop(target.spec, None)
 
     async def _lose(self, environment: Environment, spec: EnvironmentSpec) -> None:
         """Give up an environment that no longer answers; the next command of its session hears of it."""
@@ -311,6 +367,7 @@ class _LoopState:
                 await environment.status(BackendPath("/"))
         except (EnvironmentFailed, OSError):
             self._lost.add(spec)
+            self.sessions.pop(spec, None)
             await self.pool.discard(environment)
 
     async def _tell(
@@ -417,6 +474,9 @@ class _LoopState:
             logger.error("what an earlier run left could not be looked after", exc_info=outcome)
         await self.registry.close()
         await self.pool.close_all()
+        for task in self._guarding:
+            task.cancel()
+        await asyncio.gather(*self._guarding, return_exceptions=True)
 
 
 class _Sink:

@@ -22,7 +22,7 @@ from toolcrib.web.extract import (
     seconds_left,
 )
 from toolcrib.web.guard import AddressGuard, AddressRules, Resolver, system_resolver
-from toolcrib.web.http_client import GuardedClient
+from toolcrib.web.http_client import FetchFailed, FetchLimits, GuardedClient, HttpRequest
 from toolcrib.web.page_reader import PageReader
 from toolcrib.web.providers.choose import ProviderChoice
 from toolcrib.web.search import SearchFailed, WebSearch
@@ -103,6 +103,18 @@ class WebService:
     def extract_effects(self, args: JsonObject) -> tuple[Effect, ...]:
         """The hosts of the pages."""
         return tuple(Effect("network", host) for host in dict.fromkeys(_hosts(wanted_urls(args))))
+
+    # For other services
+
+    async def fetch(self, url: str, max_bytes: int) -> bytes:
+        """What is at an address; raises AddressRefused, HostNotFound or FetchFailed."""
+        limits = FetchLimits(
+            max_bytes=max_bytes, seconds=self._settings.web.timeout, max_redirects=self._settings.web.max_redirects
+        )
+        response = await self.client.send(HttpRequest(url=self.guard.check(url), limits=limits))
+        if response.status >= 400:
+            raise FetchFailed(f"{url!r} answered HTTP {response.status}")
+        return response.body
 
     def close(self) -> None:
         self._reader.close()

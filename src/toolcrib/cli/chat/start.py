@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.host import AgentHost
-from toolcrib.agent.prompt import FolderTrust, find_project_file
+from toolcrib.agent.prompt import FolderTrust, ProjectFile, find_project_file
 from toolcrib.api import adopt_runtime
 from toolcrib.cli.chat.options import ChatOptions
 from toolcrib.cli.output import one_line, stdout_reserved
 from toolcrib.cli.runtime import require_known_toolsets
+from toolcrib.config.files import replace_file, writing
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import Asker
+from toolcrib.core.errors import ConfigError
 from toolcrib.core.models import Provider
 from toolcrib.core.ports import Approver
 from toolcrib.registry.default import registry
 
+INSTRUCTIONS = ("instructions for the agent", "Follow them? Otherwise the agent reads them as data.")
+COMMANDS = ("slash commands for this chat", "Use them? Otherwise they are left out.")
 AskLine = Callable[[str], Awaitable[str | None]]
 
 DEFAULT_MODEL_LINE = (
-    "No model is configured, so toolcrib uses a small one on this machine, which is slow and knows little. "
-    "Run `toolcrib setup` to set up a better one."
+    "No model is configured yet, so a small one on this machine answers: free and private, good for simple tasks, not "
+    "fast, and sometimes wrong. Run `toolcrib setup` when you want a larger one."
 )
 
 
@@ -61,26 +66,40 @@ def open_agent(host: AgentHost, options: ChatOptions) -> Agent:
     )
 
 
-async def ask_to_trust(options: ChatOptions, settings: Settings, ask_line: AskLine) -> None:
-    """Ask once whether the project's instructions may instruct the agent; without an answer they stay data."""
+async def ask_to_trust(
+    options: ChatOptions,
+    settings: Settings,
+    ask_line: AskLine,
+    commands_of: Callable[[str], ProjectFile | None] = lambda _: None,
+) -> None:
+    """Ask once whether the project's instructions may instruct the agent; without an answer they stay data.
+
+    The same for the project's slash commands, which `commands_of` finds: without a yes they are left out.
+    """
     if options.resume is not None or not settings.agent.project_files:
         return
-    file = find_project_file(os.path.abspath(os.path.expanduser(options.cwd or os.curdir)))  # noqa: ASYNC240, PTH100, PTH111
+    folder = os.path.abspath(os.path.expanduser(options.cwd or os.curdir))  # noqa: ASYNC240, PTH100, PTH111
     trust = FolderTrust(settings.home)
-    if file is None or trust.state(file) != "unknown":
-        return
-    lines = [
-        f"{file.name} in {one_line(file.folder)} has instructions for the agent.",
-        *([f"Note that {file.order}."] if file.order else ()),
-        "Follow them? Otherwise the agent reads them as data. [y/N] ",
-    ]
-    answer = (await ask_line("\n".join(lines)) or "").strip().lower()
-    if answer:
-        trust.remember(file, is_trusted=answer in ("y", "yes"))
+    for file, about in ((find_project_file(folder), INSTRUCTIONS), (commands_of(folder), COMMANDS)):
+        if file is None or trust.state(file) != "unknown":
+            continue
+        lines = [
+            f"{file.name} in {one_line(file.folder)} has {about[0]}.",
+            *([f"Note that {file.order}."] if file.order else ()),
+            f"{about[1]} [y/N] ",
+        ]
+        answer = (await ask_line("\n".join(lines)) or "").strip().lower()
+        if answer:
+            trust.remember(file, is_trusted=answer in ("y", "yes"))
 
 
-def is_default_model(provider: Provider, options: ChatOptions, host: AgentHost) -> bool:
-    """Whether the embedded model is used because no other was chosen."""
+def default_model_notice(provider: Provider, options: ChatOptions, host: AgentHost) -> str:
+    """What to expect of the embedded model if no other was chosen; empty once it was said."""
     model = host.settings.model
     asked_for = options.model or options.provider or model.default or model.provider
-    return provider.name == "embedded" and not asked_for
+    told = host.settings.home.default_model_told_file
+    if provider.name != "embedded" or asked_for or options.quiet or told.exists():
+        return ""
+    with suppress(ConfigError), writing(told) as target:
+        replace_file(target, b"")
+    return DEFAULT_MODEL_LINE

@@ -13,10 +13,11 @@ from toolcrib.approval.shell.handlers.interpreters import report_foreign
 from toolcrib.approval.shell.model import ANYTHING, UNKNOWN, ExpandedWord, Origin, StreamData, name_set
 from toolcrib.approval.shell.options import Arguments, parse_arguments
 from toolcrib.approval.shell.parser import split_words
-from toolcrib.approval.shell.paths import is_private, is_secret, place, resolve
+from toolcrib.approval.shell.paths import place, resolve
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.rules.delete import is_find_from_root
 from toolcrib.approval.shell.runner import CommandLocation, Handler, Runner
+from toolcrib.approval.shell.secret_files import finds_secrets, may_name_secret, secret_below
 from toolcrib.approval.shell.state import ShellState
 from toolcrib.approval.shell.syntax import LiteralText, WordPart
 
@@ -154,10 +155,15 @@ WRAPPERS: dict[str, Wrapper] = {
     "bwrap": wrapper(),
 }
 
+RUNNER_VALUES = name_set(
+    "-n -p --name --prefix --with --python --env-file -c --call --package --from --spec --pip-args --index-url"
+)
+PACKAGE_VERSION = re.compile(r"(?<=\w)(?:\[[^\]]*\])?(?:@|[=<>~!]=).*$|(?<=\w)\[[^\]]*\]$")
 RUNNERS: dict[str, re.Pattern[str]] = {
     "poetry": re.compile(r"run$"),
     "pipenv": re.compile(r"run$"),
-    "uv": re.compile(r"run$"),
+    "uv": re.compile(r"run$|tool$"),
+    "pipx": re.compile(r"run$"),
     "hatch": re.compile(r"run$"),
     "pdm": re.compile(r"run$"),
     "rye": re.compile(r"run$"),
@@ -252,6 +258,8 @@ def run_wrapped(
         return None if call.program in ("sudo", "env", "time") else ANYTHING
     if shape.joined or call.program == "parallel":
         return run_joined(runner, words, call, site)
+    if call.program == "uvx":
+        words = package_program(words)
     return runner.invoke(words, state, call.stdin, site)
 
 
@@ -328,16 +336,25 @@ def run_project_command(runner: Runner, call: CommandCall, site: CommandLocation
     ).operands
     if not operands or not RUNNERS[call.program].match(operands[0].text):
         return None
+    if operands[0].text == "tool":
+        operands = operands[1:]
+        if not operands or operands[0].text != "run":
+            return None
     inner = parse_arguments(
         operands[1:],
-        frozenset({"-n", "-p", "--name", "--prefix", "--with", "--python", "--env-file", "-c", "--call", "--package"}),
+        RUNNER_VALUES,
         stop_early=True,
     )
     script = inner.value("-c", "--call") if call.program == "npm" else None
     if script is not None:
         return runner.run_text(script.text, call.state, call.stdin, site)
     words = inner.operands[1:] if call.program in ("rustup", "direnv") else inner.operands
-    return runner.invoke(words, call.state, call.stdin, site) if words else None
+    return runner.invoke(package_program(words), call.state, call.stdin, site) if words else None
+
+
+def package_program(words: list[ExpandedWord]) -> list[ExpandedWord]:
+    """The words with the program's name alone: `uvx` and `pipx run` also take a version (`name@1.2`, `name==1.2`)."""
+    return [words[0].with_text(PACKAGE_VERSION.sub("", words[0].text)), *words[1:]]
 
 
 def substitute_user(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
@@ -418,7 +435,7 @@ def find(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData
         if not word.text.startswith("-"):
             roots.append(word)
     root = roots[0] if roots else ExpandedWord(".")
-    from_the_top, secrets = is_find_from_root(call), looks_for_secrets(call)
+    from_the_top, secrets = is_find_from_root(call), finds_secrets(call, roots)
     ends = [at for at, word in enumerate(words) if word.text in (";", "+", "\\;")]
     for number, word in enumerate(words):
         if word.text not in ("-exec", "-execdir", "-ok", "-okdir"):
@@ -429,7 +446,8 @@ def find(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData
         inner = [each.with_text(each.text.replace("{}", found.text)) for each in words[number + 1 : end]]
         if secrets:
             inner = [
-                ExpandedWord(each.text, each.glob, Origin.SECRET) if UNKNOWN in each.text else each for each in inner
+                ExpandedWord(each.text, each.glob, Origin.SECRET | Origin.SECRET_FILE) if UNKNOWN in each.text else each
+                for each in inner
             ]
         if not inner:
             continue
@@ -445,7 +463,7 @@ def find(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData
         if end == len(words):
             # Without its terminator find runs nothing; judging the rest once is enough.
             break
-    return None
+    return StreamData(None, Origin.PROGRAM | Origin.LISTED | Origin.SECRET_FILE) if secrets else None
 
 
 def changes_the_whole_machine(call: CommandCall, program: str, root: ExpandedWord) -> bool:
@@ -454,16 +472,9 @@ def changes_the_whole_machine(call: CommandCall, program: str, root: ExpandedWor
     )
 
 
-def looks_for_secrets(call: CommandCall) -> bool:
-    texts = [word.text for word in call.words]
-    named = [texts[at + 1] for at, text in enumerate(texts[:-1]) if text in ("-name", "-iname", "-path")]
-    return any(
-        is_secret("/" + name.replace("*", "x")) or is_private(name) or name.endswith((".pem", ".key")) for name in named
-    )
-
-
 def fd(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     texts = [word.text for word in call.words]
+    origin = Origin.SECRET_FILE if lists_secrets(call) else 0
     for flag in ("-x", "-X", "--exec", "--exec-batch"):
         if flag in texts:
             inner = call.words[texts.index(flag) + 1 :]
@@ -472,8 +483,22 @@ def fd(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData |
             state = call.state.copy()
             state.many = True
             if inner:
-                runner.invoke([*inner, ExpandedWord(UNKNOWN)], state, None, site)
-    return None
+                runner.invoke([*inner, ExpandedWord(UNKNOWN, origin=origin)], state, None, site)
+    return StreamData(None, Origin.PROGRAM | Origin.LISTED | origin) if origin else None
+
+
+def lists_secrets(call: CommandCall) -> bool:
+    """Whether `fd` may list secrets: it looks at hidden files, in a folder that holds them, for names like theirs."""
+    arguments = parse_arguments(call.words, FD_VALUES)
+    if not arguments.has("-H", "-u", "--hidden", "--unrestricted"):
+        return False
+    pattern, folders = arguments.operands[:1], [*arguments.operands[1:], *arguments.values("--search-path")]
+    if not any(secret_below(folder, call.state) for folder in folders or [ExpandedWord(".")]):
+        return False
+    return not pattern or may_name_secret(f"*{pattern[0].text.strip('^$')}*")
+
+
+FD_VALUES = name_set("-e --extension -t --type -d --max-depth -E --exclude -j --threads -c --color -S --size")
 
 
 FINDERS: dict[str, Handler] = {
