@@ -32,7 +32,7 @@ from toolcrib.registry.registry import ToolRegistry
 
 if TYPE_CHECKING:
     from toolcrib.code_execution.service import CodeExecutionService
-    from toolcrib.core.context import Asker, ConversationPort, ModelPort, ToolService
+    from toolcrib.core.context import Asker, ConversationPort, ModelPort, ProcessesPort, ToolService
     from toolcrib.core.ports import FileSnapshots
     from toolcrib.cron.service import CronService
     from toolcrib.files.service import FileService
@@ -154,7 +154,7 @@ class RuntimeServices:
         return service
 
     @lazy
-    def processes(self) -> ToolService:
+    def processes(self) -> ProcessesPort:
         return self.terminal.processes
 
     @lazy
@@ -224,7 +224,9 @@ class RuntimeServices:
             return None
         from toolcrib.undo.snapshotter import Snapshotter  # noqa: PLC0415
 
-        return Snapshotter(settings, self, self._runtime.workspace)
+        snapshotter = Snapshotter(settings, self, self._runtime.workspace)
+        self._closing.callback(snapshotter.close)
+        return snapshotter
 
     @lazy
     def tool_catalog(self) -> ToolCatalog:

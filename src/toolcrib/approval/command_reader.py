@@ -136,6 +136,7 @@ def _seen(call: CommandCall) -> ProgramCall:
         options=frozenset(name for name, _ in given.options),
         operands=tuple(_shown(word.text) for word in given.operands),
         paths=tuple(_shown(resolve(_home_path(each, state), state)) for each in places if each.text),
+        cwd=_shown(state.cwd) if state.cwd_known and not (state.container or state.remote) else "",
     )
 
 

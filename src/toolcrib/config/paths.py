@@ -98,6 +98,11 @@ class Home(Struct, frozen=True, eq=False):
         return self.root / "approvals.jsonl"
 
     @property
+    def serve_dir(self) -> Path:
+        """The tokens of the server, and its runs."""
+        return self.root / "serve"
+
+    @property
     def processes_dir(self) -> Path:
         return self.root / "processes"
 
@@ -114,6 +119,11 @@ class Home(Struct, frozen=True, eq=False):
     def web_dir(self) -> Path:
         """The full texts and images of fetched web pages."""
         return self.root / "cache" / "web"
+
+    @property
+    def default_model_told_file(self) -> Path:
+        """Exists once the person was told what to expect of the embedded model."""
+        return self.root / "cache" / "default_model_told"
 
     @property
     def model_lists_file(self) -> Path:

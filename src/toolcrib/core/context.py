@@ -20,7 +20,7 @@ from toolcrib.core.types import Effect, JsonObject, ToolResult
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from toolcrib.core.environments import Environment, EnvironmentSpec, ExecutionTarget
+    from toolcrib.core.environments import Environment, EnvironmentSpec, ExecutionTarget, TypingTarget
     from toolcrib.core.models import Provider
 
 T = TypeVar("T")
@@ -161,6 +161,14 @@ class ToolService(Protocol):
     async def handle(self, args: JsonObject, ctx: ToolContext) -> str: ...
 
 
+class ProcessesPort(ToolService, Protocol):
+    """The background processes of a runtime."""
+
+    def typing_target(self, args: JsonObject, ctx: ToolContext) -> TypingTarget | None:
+        """The process that a call types into; None if the session has no such process."""
+        ...
+
+
 class TerminalPort(ToolService, Protocol):
     """The environments and background processes of a runtime."""
 
@@ -173,7 +181,7 @@ class TerminalPort(ToolService, Protocol):
         ...
 
     @property
-    def processes(self) -> ToolService: ...
+    def processes(self) -> ProcessesPort: ...
 
     def effect_of(self, args: JsonObject, ctx: ToolContext) -> Effect: ...
 
@@ -348,7 +356,7 @@ class Services(Protocol):
     def terminal(self) -> TerminalPort: ...
 
     @property
-    def processes(self) -> ToolService: ...
+    def processes(self) -> ProcessesPort: ...
 
     @property
     def files(self) -> FilesPort: ...

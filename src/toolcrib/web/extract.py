@@ -34,7 +34,23 @@ DOCUMENTS = {
     "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": "xlsx",
     "application/vnd.openxmlformats-officedocument.presentationml.presentation": "pptx",
 }
-IMAGES = {"image/png": ".png", "image/jpeg": ".jpg", "image/gif": ".gif", "image/webp": ".webp"}
+IMAGES = {
+    "image/png": ".png",
+    "image/jpeg": ".jpg",
+    "image/gif": ".gif",
+    "image/webp": ".webp",
+    "image/avif": ".avif",
+    "image/tiff": ".tiff",
+    "image/bmp": ".bmp",
+}
+_IMAGE_STARTS = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+    (b"II*\0", "image/tiff"),
+    (b"MM\0*", "image/tiff"),
+)
 _TEXT_TYPES = re.compile(r"text/|.*[+/](?:json|xml|javascript|x-ndjson|yaml|x-yaml|toml|sql|x-sh)$")
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?([A-Za-z0-9_:.-]+)", re.IGNORECASE)
 
@@ -182,7 +198,7 @@ class WebExtract:
             path = self._files.save(address.host, str(address), response.body, IMAGES[content_type])
         except OSError as error:
             raise PageFailed(f"the image could not be saved ({error.strerror or error})") from error
-        text = f"[IMAGE: {content_type}, {len(response.body)} bytes, saved as {path}; read_file shows it]"
+        text = f"[IMAGE: {content_type}, {len(response.body)} bytes, saved as {path}; vision_analyze looks at it]"
         return Page(
             url=response.url,
             content_type=content_type,
@@ -265,15 +281,16 @@ def _real_type(response: HttpResponse) -> str:
     body = response.body
     if body[:1_024].lstrip()[:5] == b"%PDF-":
         return "application/pdf"
-    if body.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "image/png"
-    if body.startswith(b"\xff\xd8\xff"):
-        return "image/jpeg"
-    if body.startswith((b"GIF87a", b"GIF89a")):
-        return "image/gif"
+    image = next((kind for start, kind in _IMAGE_STARTS if body.startswith(start)), "")
+    if image:
+        return image
     if body[:4] == b"RIFF" and body[8:12] == b"WEBP":
         return "image/webp"
+    if body[4:12] in (b"ftypavif", b"ftypavis"):
+        return "image/avif"
     claimed = response.content_type
+    if claimed == "image/bmp" and body.startswith(b"BM"):
+        return claimed
     # Documents and images that are none would only confuse their readers.
     is_zip = body.startswith(b"PK\x03\x04")
     if claimed in IMAGES or claimed == "application/pdf" or (claimed in DOCUMENTS and not is_zip):

@@ -15,6 +15,8 @@ from toolcrib.approval.shell.secret_files import is_workspace, protected_by_patt
 from toolcrib.approval.shell.secret_variables import INTERPRETERS, leaked_variable
 from toolcrib.approval.shell.state import ShellState
 from toolcrib.approval.shell.syntax import Redirection
+from toolcrib.core.git_metadata import EXECUTED_PATH
+from toolcrib.core.own_commands import OWN_PROGRAMS
 
 MAX_WRITTEN = 400
 
@@ -226,7 +228,7 @@ def judge_write(
             runner.report("system_config", f"{verb} {shown}, which belongs to the system", site, paths=(path,))
     elif kind == "home_config" or (kind == "secret" and path.startswith("/")):
         runner.report("system_config", f"{verb} {shown}, which configures the user's account", site, paths=(path,))
-    elif re.search(r"(?:^|/)\.git/(?:hooks/|config$)", path):
+    elif EXECUTED_PATH.search(path):
         runner.report("system_config", f"{verb} {shown}, which git runs later", site, paths=(path,))
 
 
@@ -446,6 +448,8 @@ def targets(call: CommandCall) -> Iterable[ExpandedWord]:
         return [words[i + 1] for i, word in enumerate(words[:-1]) if word.text == "-d"]
     if program in ("sort", "gcc", "cc", "gpg", "openssl"):
         return call.arguments.values("-o", "--output", "-out")
+    if program in OWN_PROGRAMS:
+        return call.arguments.values("-o", "--output")
     if program == "patch":
         return [each for each in call.arguments.operands[:1] if each.text.startswith("/")]
     if (
