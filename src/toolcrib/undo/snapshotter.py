@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from toolcrib.approval.calls import CommandReading
 from toolcrib.config.settings import Settings
-from toolcrib.core.context import ToolContext
+from toolcrib.core.context import ToolContext, current_context
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.lazy import lazy
 from toolcrib.core.types import Effect, ToolEntry
@@ -129,7 +129,7 @@ class Snapshotter:
         try:
             if call.workspace is not None:
                 call.head = call.workspace.git.head()
-                call.workspace.scan(partial(self._begin, call), ended=self._ended(), progress=ctx.progress)
+                call.workspace.scan(partial(self._begin, call), ended=self._ended(), progress=partial(_report, ctx))
             else:
                 with self.store.write() as connection:
                     self._begin(call, connection)
@@ -371,6 +371,15 @@ def _reading(effect: Effect, ctx: ToolContext) -> CommandReading | None:
 
 def _is_known(state: FileState, known: FileState | None) -> bool:
     return known is not None and bool(state.stamp) and (state.stamp, state.size) == (known.stamp, known.size)
+
+
+def _report(ctx: ToolContext, text: str) -> None:
+    """Report the progress of a call, from a thread that does not know which one it works for."""
+    token = current_context.set(ctx)
+    try:
+        ctx.progress(text)
+    finally:
+        current_context.reset(token)
 
 
 def _survive(name: str, function: Callable[..., None], *arguments: Any) -> None:

@@ -200,13 +200,10 @@ class Workspace:
         included: set[bytes],
     ) -> None:
         """Compare one folder with its listing; `revealed` says that what is new in it was there before."""
-        listing = self._folders.get(rel)
-        is_new = listing is None
-        if listing is None:
-            listing = self._folders[rel] = FolderListing({}, {})
-            scan.dirty.add(rel)
+        is_new = rel not in self._folders
+        listing = self._folders.setdefault(rel, FolderListing({}, {}))
         rules = self._rules_in(rel, above, listing, is_new)
-        decides_again = listing.rules != rules.key
+        decides_again = is_new or listing.rules != rules.key
         if decides_again:
             listing.rules = rules.key
             scan.dirty.add(rel)
@@ -239,15 +236,15 @@ class Workspace:
                     and fate == FOLLOWED
                 ):
                     continue
-                is_revealed = revealed or fate == REVEALED
+                was_there = revealed or fate == REVEALED
                 if known is None or not _is_same_folder(known, about):
-                    self._differs(scan, listing, rel, name, about, is_revealed)
+                    self._differs(scan, listing, rel, name, about, was_there)
                 if fate == LEAVING:
                     scan.leaving.append((rel, name))
                 if stat.S_ISDIR(about.st_mode):
                     path = rel + b"/" + name if rel else name
                     inner = IGNORE_ALL if fate == LEAVING or self._is_only_above(path, rules) else rules
-                    pending.append((path, IGNORE_NOTHING if path in included else inner, is_revealed))
+                    pending.append((path, IGNORE_NOTHING if path in included else inner, was_there))
         for name in entries.keys() - names if len(names) != len(entries) else ():
             self._is_gone(scan, listing, rel, name)
         scan.seen += len(names)
