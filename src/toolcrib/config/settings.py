@@ -20,6 +20,7 @@ from toolcrib.config.agent_settings import (
     ProviderEntry,
 )
 from toolcrib.config.approval_entries import grant_text, rule_text
+from toolcrib.config.browser_settings import BrowserSettings
 from toolcrib.config.mcp_settings import McpServerSettings, McpSettings
 from toolcrib.config.paths import Home, find_home
 from toolcrib.config.section import (
@@ -312,6 +313,8 @@ class Settings(Section, frozen=True, kw_only=True):
     """What to hide from the model and from logs, and which websites the tools may reach."""
     web: WebSettings = field(default_factory=WebSettings)
     """How `web_search` and `web_extract` work."""
+    browser: BrowserSettings = field(default_factory=BrowserSettings)
+    """How the browser tools work."""
     serve: ServeSettings = field(default_factory=ServeSettings)
     """How `toolcrib serve` works."""
     vision: VisionSettings = field(default_factory=VisionSettings)
