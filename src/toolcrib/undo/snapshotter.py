@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from toolcrib.approval.calls import CommandReading
 from toolcrib.config.settings import Settings
-from toolcrib.core.context import ToolContext
+from toolcrib.core.context import ToolContext, current_context
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.lazy import lazy
 from toolcrib.core.types import Effect, ToolEntry
@@ -84,6 +84,8 @@ class Snapshotter:
         self._running: dict[int, tuple[ToolContext, list[_OpenCall]]] = {}
         self._listed: dict[str, dict[str, FileState]] = {}
         """What is known of the files in other environments, by their workspace there."""
+        self._told: set[str] = set()
+        """Workspaces that are not scanned, as the person was told."""
         self._detached: dict[str, tuple[tuple[str, ...], str]] = {}
         """Calls whose commands continue in the background, with the key of their session."""
 
@@ -129,11 +131,12 @@ class Snapshotter:
         try:
             if call.workspace is not None:
                 call.head = call.workspace.git.head()
-                call.workspace.scan(partial(self._begin, call), ended=self._ended(), progress=ctx.progress)
+                call.workspace.scan(partial(self._begin, call), ended=self._ended(), progress=partial(_report, ctx))
             else:
                 with self.store.write() as connection:
                     self._begin(call, connection)
         except WorkspaceBeyondLimits as error:
+            self._tell_once(ctx, folder, str(error))
             call = self._without_scan(call, f"not saved: {error}; {ONLY_NAMED}")
         except (OSError, UndoStoreError) as error:
             # On a full disk, the space of what was not saved is enough for a line that says so.
@@ -299,6 +302,12 @@ class Snapshotter:
             self._begin(call, connection)
         return call
 
+    def _tell_once(self, ctx: ToolContext, folder: str, why: str) -> None:
+        """Say once that a workspace is not scanned."""
+        if folder not in self._told:
+            self._told.add(folder)
+            _report(ctx, f"{why}, so undo covers only files that calls name; `undo.ignore` leaves out folders")
+
     @staticmethod
     def _noted(call: _OpenCall, note: str) -> _OpenCall:
         call.start = replace(call.start, notes=(*call.start.notes, note))
@@ -371,6 +380,15 @@ def _reading(effect: Effect, ctx: ToolContext) -> CommandReading | None:
 
 def _is_known(state: FileState, known: FileState | None) -> bool:
     return known is not None and bool(state.stamp) and (state.stamp, state.size) == (known.stamp, known.size)
+
+
+def _report(ctx: ToolContext, text: str) -> None:
+    """Report the progress of a call, from a thread that does not know which one it works for."""
+    token = current_context.set(ctx)
+    try:
+        ctx.progress(text)
+    finally:
+        current_context.reset(token)
 
 
 def _survive(name: str, function: Callable[..., None], *arguments: Any) -> None:

@@ -28,7 +28,8 @@ PROGRESS_SECONDS = 1.0
 CHECKED_AGAIN_SECONDS = 600.0
 """A workspace beyond the limits is looked at again after this time."""
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-HOMES = ("/home", "/Users", "/root", "/var/root")
+HOMES = ("/home", "/Users")
+ROOT_HOMES = ("/root", "/var/root")
 
 FOLLOWED, IGNORED, LEAVING, REVEALED = range(4)
 """What becomes of a path in a scan: the rules follow or ignore it, ignore it from now on, or did so until now."""
@@ -48,7 +49,8 @@ def why_not_scanned(folder: str, home: str) -> str:
     path = Path(folder)
     if path == path.parent:
         return "the workspace is the root of the file system"
-    if path == Path(home) or path in Path(home).parents or folder in HOMES or str(path.parent) in HOMES:
+    is_a_home = folder in (*HOMES, *ROOT_HOMES) or str(path.parent) in HOMES
+    if path == Path(home) or path in Path(home).parents or is_a_home:
         return "the workspace is a home folder"
     return ""
 
@@ -200,13 +202,10 @@ class Workspace:
         included: set[bytes],
     ) -> None:
         """Compare one folder with its listing; `revealed` says that what is new in it was there before."""
-        listing = self._folders.get(rel)
-        is_new = listing is None
-        if listing is None:
-            listing = self._folders[rel] = FolderListing({}, {})
-            scan.dirty.add(rel)
+        is_new = rel not in self._folders
+        listing = self._folders.setdefault(rel, FolderListing({}, {}))
         rules = self._rules_in(rel, above, listing, is_new)
-        decides_again = listing.rules != rules.key
+        decides_again = is_new or listing.rules != rules.key
         if decides_again:
             listing.rules = rules.key
             scan.dirty.add(rel)
@@ -239,15 +238,15 @@ class Workspace:
                     and fate == FOLLOWED
                 ):
                     continue
-                is_revealed = revealed or fate == REVEALED
+                was_there = revealed or fate == REVEALED
                 if known is None or not _is_same_folder(known, about):
-                    self._differs(scan, listing, rel, name, about, is_revealed)
+                    self._differs(scan, listing, rel, name, about, was_there)
                 if fate == LEAVING:
                     scan.leaving.append((rel, name))
                 if stat.S_ISDIR(about.st_mode):
                     path = rel + b"/" + name if rel else name
                     inner = IGNORE_ALL if fate == LEAVING or self._is_only_above(path, rules) else rules
-                    pending.append((path, IGNORE_NOTHING if path in included else inner, is_revealed))
+                    pending.append((path, IGNORE_NOTHING if path in included else inner, was_there))
         for name in entries.keys() - names if len(names) != len(entries) else ():
             self._is_gone(scan, listing, rel, name)
         scan.seen += len(names)

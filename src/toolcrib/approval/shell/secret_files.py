@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
-from toolcrib.approval.shell.file_view import WILDCARDS
+from toolcrib.approval.shell.file_lookup import WILDCARDS
 from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, name_set
 from toolcrib.approval.shell.paths import is_private, is_secret, place, reached, resolve, written_path
 from toolcrib.approval.shell.rules.base import CommandCall
@@ -166,8 +166,18 @@ def is_workspace(path: str, state: ShellState) -> bool:
 def walked_secret(call: CommandCall) -> str:
     """A folder with secrets whose files the command reads; empty if there is none."""
     walks = WALKERS.get(call.program)
-    folders = walks(call) if walks is not None else []
-    return next((found for each in folders if (found := secret_below(each, call.state))), "")
+    if walks is None or (walks is searched and lists_names_only(call)):
+        return ""
+    return next((found for each in walks(call) if (found := secret_below(each, call.state))), "")
+
+
+def lists_secrets(call: CommandCall) -> bool:
+    """Whether the command prints the names of secrets: a search that only names files, or a list of hidden ones."""
+    if WALKERS.get(call.program) is searched:
+        return lists_names_only(call) and any(secret_below(each, call.state) for each in searched(call))
+    if call.program not in ("ls", "exa", "eza", "tree") or not call.arguments.has("-a", "-A", "--all", "--almost-all"):
+        return False
+    return any(secret_below(each, call.state) for each in call.arguments.operands or [ExpandedWord(".")])
 
 
 def searched(call: CommandCall) -> list[ExpandedWord]:
@@ -179,7 +189,7 @@ def searched(call: CommandCall) -> list[ExpandedWord]:
             return []
     elif call.program in ("rg", "ag") and not arguments.has(*HIDDEN):
         return []
-    if only_other_names(call) or lists_names_only(call):
+    if only_other_names(call):
         return []
     given = arguments.has("-e", "-f", "--regexp", "--file") or call.program == "du"
     operands = arguments.operands if given else arguments.operands[1:]

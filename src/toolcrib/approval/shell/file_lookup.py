@@ -24,7 +24,7 @@ MAX_NAMES = 128
 WILDCARDS = frozenset("*?[")
 
 
-class FileView:
+class FileLookup:
     """A look at this machine's files for one command line; never opens one."""
 
     def __init__(self) -> None:
