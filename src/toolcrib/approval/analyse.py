@@ -67,7 +67,7 @@ def assess(
     script = parse(command) if isinstance(command, str) else command
     source = script.source
     cwd = cwd.rstrip("/") or ("/" if cwd == "/" else "")
-    state = ShellState(home=home.rstrip("/") or UNKNOWN_HOME, cwd=cwd, own=own)
+    state = ShellState(home=home.rstrip("/") or UNKNOWN_HOME, cwd=cwd, own=own, start=cwd)
     if state.cwd not in ("", "/", state.home):
         evaluator.log.workspace = state.cwd + "/"
     deceiving = deceiving_characters(source)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from toolcrib.approval.shell.assignments import LASTING_HOOKS, assign, declare, judge_environment
+from toolcrib.approval.shell.command_options import judge_options
 from toolcrib.approval.shell.expansion import Expander, further_input, loop_values
 from toolcrib.approval.shell.findings import FindingLog
 from toolcrib.approval.shell.fork_bombs import is_bomb, spawns_itself, spawns_without_end
@@ -34,6 +35,7 @@ from toolcrib.approval.shell.model import (
 from toolcrib.approval.shell.outputs import output_of
 from toolcrib.approval.shell.parser import parse, split_words
 from toolcrib.approval.shell.paths import MAX_PATH, resolve
+from toolcrib.approval.shell.protected_arguments import judge_protected
 from toolcrib.approval.shell.rules import DANGERS
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import CommandLocation
@@ -396,6 +398,8 @@ class Evaluator:
             return ANYTHING
         judge(self, call, site, handled=handler is not None)
         self.judge_flow(call, site)
+        judge_options(self, call, site)
+        judge_protected(self, call, site)
         printed = handler(self, call, site) if handler is not None else None
         output = printed if printed is not None else self.output(call)
         if state.sinks:

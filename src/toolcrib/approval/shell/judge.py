@@ -206,8 +206,11 @@ def judge_write(
             runner.report("system_config", f"{verb} {shown}, which belongs to the system", site, paths=(path,))
     elif kind == "home_config" or (kind == "secret" and path.startswith("/")):
         runner.report("system_config", f"{verb} {shown}, which configures the user's account", site, paths=(path,))
-    elif re.search(r"(?:^|/)\.git/(?:hooks/|config$)", path):
-        runner.report("system_config", f"{verb} {shown}, which git runs later", site, paths=(path,))
+    elif RUN_LATER.search(path):
+        runner.report("system_config", f"{verb} {shown}, which git or the shell runs later", site, paths=(path,))
+
+
+RUN_LATER = re.compile(r"(?:^|/)(?:\.git/(?:hooks(?:/|$)|config$)|\.envrc$)")
 
 
 def prints_nothing(words: list[str]) -> bool:
@@ -328,6 +331,11 @@ def written_paths(call: CommandCall) -> list[tuple[str, ExpandedWord]]:
 
 def targets(call: CommandCall) -> Iterable[ExpandedWord]:
     program, words = call.program, call.words
+    if program in ("mkdir", "rmdir"):
+        # An empty folder runs nothing; what is put into it is judged then.
+        return [
+            each for each in call.arguments.operands if place(resolve(each, call.state), call.state) != "home_config"
+        ]
     if program in ALL_OPERANDS:
         if program in ("rm", "rmdir", "mkdir", "touch") and not call.arguments.operands:
             return []

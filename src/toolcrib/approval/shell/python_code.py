@@ -7,8 +7,8 @@ import re
 import warnings
 
 from toolcrib.approval.shell.judge import judge_write
-from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord
-from toolcrib.approval.shell.paths import ENV_FILE, is_secret, place, resolve
+from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, name_set
+from toolcrib.approval.shell.paths import ENV_FILE, MAX_PATH, is_protected, is_secret, place, resolve
 from toolcrib.approval.shell.python_constants import ConstantReader
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import CommandLocation, Runner
@@ -19,27 +19,41 @@ MAX_NESTING = 60
 SUSPICIOUS = re.compile(
     r"\b(?:system|popen|subprocess|rmtree|exec|eval|socket|fork|urlopen|requests|unlink|remove|kill|__import__)\b"
 )
-SHELL_CALLS = frozenset(
-    {"os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput", "commands.getoutput", "pty.spawn"}
+SHELL_CALLS = name_set(
+    "os.system os.popen os.popen2 os.popen3 os.popen4 subprocess.getoutput subprocess.getstatusoutput "
+    "commands.getoutput "
+    "commands.getstatusoutput pty.spawn asyncio.create_subprocess_shell asyncio.subprocess.create_subprocess_shell "
+    "pexpect.spawn pexpect.run pexpect.runu pexpect.popen_spawn.PopenSpawn invoke.run platform.popen "
+    "IPython.get_ipython.system posix.system nt.system"
 )
 PROCESS_CALLS = frozenset({f"subprocess.{name}" for name in ("run", "call", "check_call", "check_output", "Popen")})
-EXEC_CALLS = frozenset(
-    f"os.{name}"
-    for name in (
-        "execv",
-        "execve",
-        "execvp",
-        "execvpe",
-        "execl",
-        "execlp",
-        "execle",
-        "spawnl",
-        "spawnv",
-        "spawnlp",
-        "spawnvp",
-        "posix_spawn",
-    )
+EXEC_NAMES = name_set(
+    "execv execve execvp execvpe execl execlp execle execlpe spawnl spawnle spawnlp spawnlpe spawnv "
+    "spawnve spawnvp spawnvpe "
+    "posix_spawn posix_spawnp"
 )
+EXEC_CALLS = frozenset(f"{module}.{name}" for module in ("os", "posix") for name in EXEC_NAMES) | name_set(
+    "asyncio.create_subprocess_exec asyncio.subprocess.create_subprocess_exec"
+)
+DELETE_CALLS = frozenset({"shutil.rmtree", "os.removedirs", "distutils.dir_util.remove_tree", "send2trash.send2trash"})
+PASSED_ON = SHELL_CALLS | PROCESS_CALLS - {"subprocess.Popen"} | EXEC_CALLS | DELETE_CALLS | {"exec", "eval"}
+"""Functions that must not be passed to other functions, which would call them with values that nobody sees."""
+NATIVE = re.compile(r"(?:ctypes|_ctypes|cffi)(?:\.|$)")
+CONSOLES = frozenset({"code.interact", "code.InteractiveConsole", "IPython.embed", "IPython.start_ipython"})
+READS = re.compile(
+    r"(?:^|\.)(?:open|read\w*|exists|lexists|is\w+|l?stat|listdir|scandir|walk|r?glob|iterdir|join"
+    r"|expanduser|expandvars"
+    r"|abspath|realpath|resolve|absolute|dirname|basename|relpath|normpath|split\w*|print|pprint|str|repr"
+    r"|len|format|fspath"
+    r"|Path|PosixPath|PurePath|load\w*|parse\w*|getsize|getmtime|append|startswith|endswith|replace_"
+    r"|with_\w+|get|getenv"
+    r"|setdefault|connect|config|Popen|run|call|check_call|check_output|system|popen|close|add_argument"
+    r"|samefile|loads"
+    r"|readlines|from_file|ConfigParser|input|sorted|list|set|tuple|dict|isinstance|fullmatch|match"
+    r"|search|compile|sha\w+"
+    r"|md5|home|cwd|getcwd)$"
+)
+"""Calls that leave the files named by their arguments as they are, or that are judged elsewhere."""
 FETCHES = re.compile(
     r"(?:^|\.)(?:urlopen|urlretrieve)$|^(?:requests|httpx|urllib3|aiohttp)\.\w+|"
     r"^socket\.(?:socket|create_connection)$|^http\.client\.\w+"
@@ -83,7 +97,11 @@ class _Reader(ConstantReader):
         self.sockets = False
 
     def visit_Assign(self, node: ast.Assign) -> None:  # noqa: N802 - the name that ast calls
-        self.generic_visit(node)
+        plain = isinstance(node.value, ast.Name | ast.Attribute) and all(
+            isinstance(one, ast.Name) for one in node.targets
+        )
+        if not plain:
+            self.generic_visit(node)
         for target in node.targets:
             if isinstance(target, ast.Name):
                 value = self.constant(node.value)
@@ -94,7 +112,7 @@ class _Reader(ConstantReader):
                 if self.is_fetched(node.value):
                     self.fetched.add(target.id)
                 dotted = self.dotted(node.value)
-                if dotted:
+                if dotted and not dotted.startswith("."):
                     self.names[target.id] = dotted
 
     def visit_While(self, node: ast.While) -> None:  # noqa: N802 - the name that ast calls
@@ -130,8 +148,33 @@ class _Reader(ConstantReader):
             raise RecursionError
         name = self.dotted(node.func)
         self.judge_call(name, node)
+        self.judge_passed_on(node)
+        if not READS.search(name):
+            self.judge_protected(node)
         self.generic_visit(node)
         self.depth -= 1
+
+    def judge_passed_on(self, node: ast.Call) -> None:
+        """Report a dangerous function among the arguments of another: `map(os.system, …)`."""
+        for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
+            if isinstance(argument, ast.Name | ast.Attribute) and self.dotted(argument) in PASSED_ON:
+                self.report("unknown_code", f"passes on {self.dotted(argument)}, to be called with other values")
+
+    def judge_protected(self, node: ast.Call) -> None:
+        """Report a protected path that a call may change: among its arguments, or the path whose method it is."""
+        given: list[ast.expr] = [*node.args, *(keyword.value for keyword in node.keywords)]
+        if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Call | ast.BinOp | ast.Name):
+            given.append(node.func.value)
+        for each in given:
+            value = self.constant(each)
+            path = self.path(value) if isinstance(value, str) and 1 < len(value) < MAX_PATH else ""
+            if path and is_protected(path, self.call.state):
+                self.runner.report(
+                    "system_config",
+                    f"may change {path.replace(UNKNOWN, '…')}, which the user's programs run or read commands from",
+                    self.site,
+                    paths=(path,),
+                )
 
     def judge_call(self, name: str, node: ast.Call) -> None:
         first = self.constant(node.args[0]) if node.args else None
@@ -139,13 +182,14 @@ class _Reader(ConstantReader):
             self.run_command(name, node)
         elif name in ("exec", "eval", "compile", "runpy.run_path", "builtins.exec", "builtins.eval"):
             self.run_python(name, node)
-        elif name in (
-            "shutil.rmtree",
-            "os.removedirs",
-            "distutils.dir_util.remove_tree",
-            "send2trash.send2trash",
-        ) or name.endswith(".rmtree"):
+        elif name in DELETE_CALLS or name.endswith(".rmtree"):
             self.delete(first)
+        elif NATIVE.match(name):
+            self.report("unknown_code", "calls native code, which cannot be analysed")
+        elif name in CONSOLES:
+            self.report("unknown_code", "reads code from its input and runs it")
+        elif name in ("sys.path.insert", "sys.path.append", "site.addsitedir"):
+            self.search_path(node)
         elif name in ("os.remove", "os.unlink", "os.rmdir", "os.truncate", "pathlib.Path.unlink") or name.endswith(
             (".unlink", ".rmdir")
         ):
@@ -193,6 +237,11 @@ class _Reader(ConstantReader):
         if SENDS.search(name) and self.sends_secret(node):
             self.report("exfiltration", "sends a secret over the network")
 
+    def search_path(self, node: ast.Call) -> None:
+        folder = self.constant(node.args[-1]) if node.args else None
+        if isinstance(folder, str) and place(self.path(folder) + "/x", self.call.state) == "temporary":
+            self.report("unknown_code", f"loads code from {folder}, where anybody may put it")
+
     def sends_secret(self, node: ast.Call) -> bool:
         if self.secret and not name_is_plain_get(node):
             return True
@@ -220,9 +269,13 @@ class _Reader(ConstantReader):
         if not node.args:
             return
         value = self.constant(node.args[0])
+        if isinstance(value, bytes):
+            value = value.decode("utf-8", "replace")
+        if name == "pty.spawn":
+            self.report("remote_code" if self.sockets else "unknown_code", "opens a shell on a terminal of its own")
         if name == "pty.spawn" and self.sockets:
-            self.report("remote_code", "connects a shell to the network")
-        elif isinstance(value, str):
+            return
+        if isinstance(value, str):
             self.runner.run_text(value, self.call.state.copy(), None, self.site)
         elif isinstance(value, list):
             self.runner.invoke(

@@ -8,12 +8,27 @@ import binascii
 import re
 from posixpath import join
 
-from toolcrib.approval.shell.model import MAX_DATA_CHARS, UNKNOWN
+from toolcrib.approval.shell.model import MAX_DATA_CHARS, UNKNOWN, name_set
 
 MAX_LOOKS = 40_000
 CHARACTERS_IN_A_LOOK = 64
 ITEM = 50
 """What one list item counts in addition to its characters."""
+
+
+FROM_STAR = {
+    "os": name_set(
+        "system popen remove unlink rmdir removedirs rename replace kill killpg chmod truncate symlink fork "
+        "execv execve "
+        "execvp execvpe execl execlp execle spawnl spawnv spawnlp spawnvp posix_spawn environ"
+    ),
+    "subprocess": name_set("run call check_call check_output Popen getoutput getstatusoutput"),
+    "shutil": name_set("rmtree move copy copy2 copyfile copytree"),
+    "pathlib": name_set("Path PosixPath"),
+    "ctypes": name_set("CDLL cdll PyDLL"),
+    "pty": name_set("spawn"),
+}
+"""What `from module import *` brings, of the names that matter here."""
 
 
 class ConstantReader(ast.NodeVisitor):
@@ -39,6 +54,8 @@ class ConstantReader(ast.NodeVisitor):
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         for alias in node.names:
+            if alias.name == "*":
+                self.names.update({name: f"{node.module}.{name}" for name in FROM_STAR.get(node.module or "", ())})
             self.names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
 
     def dotted(self, node: ast.expr) -> str:
@@ -60,7 +77,8 @@ class ConstantReader(ast.NodeVisitor):
             else:
                 parts.append(name)
         else:
-            return ""
+            # The method of a value: `.write_text` of a path that an expression makes.
+            parts.append("")
         return ".".join(reversed(parts))
 
     def constant(self, node: ast.expr | None) -> object:

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 
 from toolcrib.approval.shell.judge import judge_write
-from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, Severity
-from toolcrib.approval.shell.paths import is_secret, place, resolve
+from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, NotUnderstood, Origin, Severity, StreamData, name_set
+from toolcrib.approval.shell.paths import is_protected, is_secret, place, resolve
+from toolcrib.approval.shell.rules import BY_PROGRAM
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import CommandLocation, Runner
 from toolcrib.approval.shell.sql import sql_danger
@@ -17,7 +18,7 @@ RUNS = re.compile(
     r"\b(?:system|exec|popen|Popen|shell_exec|passthru|proc_open|execSync|spawnSync|spawn|"
     r"execFile|execFileSync|IO\.popen|Open3\.\w+|os\.execute|io\.popen|"
     r"do shell script|shell|Process\.(?:spawn|run)|Runtime\.\w+\(\)\.exec|run_shell_command|"
-    r"call-process|shell-command|iex|Invoke-Expression)\b\s*+[(\[]?\s*+([\"'`]|q[qx]?[{(]|%x[({])"
+    r"call-process|shell-command|System\.cmd|os:cmd|callCommand|pcntl_exec|Sys\.command|iex|Invoke-Expression)\b\s*+[(\[]?\s*+([\"'`]|q[qx]?[{(]|%x[({])"
 )
 BACKTICKS = re.compile(r"(`|qx[/{(]|%x[({])")
 RUNS_SOMETHING = re.compile(
@@ -33,11 +34,11 @@ DELETES = re.compile(
     r"fs\.rm\b|fs\.promises\.rm\b|removeSync|emptyDirSync|unlink\s*+\(?\s*+(?:glob|<|map|for|foreach|while)\b|"
     r"array_map\(\s*['\"]unlink|Remove-Item|Directory\.Delete|RemoveDirectory|"
     r"Deno\.remove(?:Sync)?\([^)]{0,200}recursive|Dir\.glob.{0,200}(?:delete|unlink)|"
-    r"Dir\[.{0,200}(?:delete|unlink)|delete-directory|file\s+delete\s+-force|"
+    r"Dir\[.{0,200}(?:delete|unlink)|delete-directory|File\.rm_rf|\bdelete\([^)]{0,200},\s*['\"]rf|file\s+delete\s+-force|"
     r"rm\([^)]{0,200}recursive\s*=\s*true|unlink\([^)]{0,200}recursive\s*=\s*T)"
 )
 NETWORK_SHELL = re.compile(
-    r"\b(?:IO::Socket|TCPSocket|fsockopen|net\.Socket|net\.connect|createConnection|"
+    r"\b(?:IO::Socket|sockaddr_in|inet_aton|TCPSocket|fsockopen|net\.Socket|net\.connect|createConnection|"
     r"socket\.socket|/inet/tcp|stream_socket_client|Socket::INET|UDPSocket)\b|/inet/"
 )
 FETCHES = re.compile(
@@ -105,6 +106,18 @@ COMMAND_ENDINGS: Endings = {
     **dict.fromkeys(("qx/", "qx{", "qx("), (re.compile(r"([^/})]*)[/})]"), "/})")),
     **dict.fromkeys(("%x(", "%x{"), _TO_BRACKET),
 }
+LITERAL = re.compile(r"\"([^\"\n]{0,200})\"|'([^'\n]{0,200})'|`([^`\n]{0,200})`")
+STARTS_PROCESSES = re.compile(
+    r"\b(?:system|exec\w*|e?spawn\w*|popen\w*|shell\w*|run\w*|cmd|command|[pP]rocess\w*|execute|child\w*|fork|call\w*|getline"
+    r"|open\w*|sh|bash|eval)\b|\|"
+)
+CHANGES_FILES = re.compile(
+    r"(?<![=\-])>(?!=)|\b(?:\w*[wW]rite\w*|append\w*|copy\w*|cp\w*|rename\w*|move\w*|mv|sym_?link\w*|link\w*|unlink\w*|delete\w*"
+    r"|rm\w*|remove\w*|file_put_contents|save\w*|touch|truncate\w*|chmod\w*|spit|download\w*|mkdir\w*)\b|['\"][wa]\+?b?['\"]"
+)
+HOME_VARIABLE = re.compile(r"\$ENV\{['\"]?HOME['\"]?\}|\$\{?HOME\}?|#\{(?:Dir\.home|ENV\[.HOME.\])\}|~(?=/)")
+INTERPRETERS = name_set("sh bash dash zsh ksh python python3 perl ruby node")
+MAX_LITERALS = 60
 POWERSHELL_ENCODED = re.compile(r"[A-Za-z0-9+/=]{16,}$")
 
 
@@ -118,6 +131,7 @@ def judge_script_code(runner: Runner, language: str, code: str, call: CommandCal
         runner.report("unknown_code", f"runs {language} code that is only known at run time", site)
         return
     ran = _run_commands(runner, language, code, call, site)
+    _judge_literals(runner, code, call, site)
     if not ran and RUNS_SOMETHING.search(code):
         runner.report("unknown_code", f"runs a command from {language} that is only known at run time", site)
     if FORKS.search(code):
@@ -163,8 +177,8 @@ def _run_commands(runner: Runner, language: str, code: str, call: CommandCall, s
             runner.run_text(_unquote(text), call.state.copy(), None, site)
             ran = True
     if language == "awk":
-        for text in re.findall(r"\"([^\"]+)\"\s*\|\s*getline|\|\s*\"([^\"]+)\"", code):
-            runner.run_text(text[0] or text[1], call.state.copy(), None, site)
+        for text in re.findall(r"\"([^\"]+)\"\s*\|&?\s*getline|\|&?\s*\"([^\"]+)\"", code):
+            runner.run_text(text[0] or text[1], call.state.copy(), StreamData(None, Origin.PROGRAM), site)
             ran = True
     if language == "node":
         for text in re.findall(r"\$`([^`]+)`", code):
@@ -178,9 +192,51 @@ def _run_commands(runner: Runner, language: str, code: str, call: CommandCall, s
         for match in TCL.finditer(code):
             runner.run_text(match.group(1), call.state.copy(), None, site)
             ran = True
-    if language == "gdb" and re.match(r"\s*(?:shell|!)\s*(.+)", code):
-        runner.run_text(re.sub(r"^\s*(?:shell|!)\s*", "", code), call.state.copy(), None, site)
+    debugger = DEBUGGER_SHELL.match(code) if language in ("gdb", "lldb") else None
+    if debugger is not None:
+        runner.run_text(debugger.group(1), call.state.copy(), None, site)
+    elif language in ("gdb", "lldb") and re.match(r"\s*(?:python|py|script|pi|source|command script)\b", code):
+        runner.report("unknown_code", "runs code inside the debugger", site)
     return ran
+
+
+DEBUGGER_SHELL = re.compile(r"\s*(?:(?:platform\s+)?shell|make|!|pipe\b[^|]*\||\|[^|]*\|)\s*(.+)", re.DOTALL)
+
+
+def _judge_literals(runner: Runner, code: str, call: CommandCall, site: CommandLocation) -> None:
+    """Judge strings that are commands or protected paths, whatever function of the language takes them."""
+    literals = [next(group for group in match if group) for match in LITERAL.findall(code) if any(match)][:MAX_LITERALS]
+    if STARTS_PROCESSES.search(code):
+        for number, text in enumerate(literals):
+            _judge_possible_command(runner, text, literals[number + 1 : number + 5], call, site)
+    changes = CHANGES_FILES.search(code) is not None
+    for text in literals if changes else []:
+        path = HOME_VARIABLE.sub(call.state.home, text).lstrip("<>+| ")
+        # The home folder may have been put before it: `ENV["HOME"] + "/.profile"`.
+        for one in (path, f"{call.state.home}/{path.lstrip('/')}") if path.lstrip("/")[:1] == "." else (path,):
+            if "/" in one and is_protected(resolve(one, call.state), call.state):
+                reason = f"may change {one.replace(UNKNOWN, '…')}, which the user's programs run or read commands from"
+                runner.report("system_config", reason, site, paths=(one,))
+                return
+
+
+def _judge_possible_command(
+    runner: Runner, text: str, following: list[str], call: CommandCall, site: CommandLocation
+) -> None:
+    words = text.strip("|! ").split(None, 1)
+    program = words[0].rpartition("/")[2] if words else ""
+    if program in INTERPRETERS and text.strip().startswith("|"):
+        runner.report("unknown_code", f"passes data to {program}, which runs it", site)
+    if program not in BY_PROGRAM:
+        return
+    try:
+        if len(words) > 1:
+            runner.run_text(text.strip("|! "), call.state.copy(), None, site)
+        elif following and following[0].startswith("-"):
+            runner.invoke([ExpandedWord(each) for each in (text, *following)], call.state.copy(), None, site)
+    except NotUnderstood:
+        # An ordinary text that starts with the name of a program.
+        runner.spend(1)
 
 
 def quoted(code: str, opening: re.Pattern[str], endings: Endings) -> Iterator[str]:

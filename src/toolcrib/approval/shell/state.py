@@ -57,6 +57,9 @@ class ShellState(msgspec.Struct):
     stack: tuple[str, ...] = ()
     """The directories that `pushd` left and `popd` goes back to."""
 
+    start: str = ""
+    """The directory where the command line started."""
+
     def copy(self) -> ShellState:
         """An independent copy, as for a subshell."""
         return ShellState(
@@ -80,6 +83,7 @@ class ShellState(msgspec.Struct):
             self.listing,
             own=self.own,
             stack=self.stack,
+            start=self.start,
         )
 
     def assign(self, name: str, value: Value) -> None:

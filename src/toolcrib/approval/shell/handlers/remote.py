@@ -21,12 +21,8 @@ KUBECTL_EXEC = ("exec", "run", "debug")
 
 
 def secure_shell(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData:
-    """Judge what runs on the other host, and commands hidden in options."""
+    """Judge what runs on the other host."""
     arguments = parse_arguments(call.words, SPECS["ssh"].values, stop_early=True)
-    for option in arguments.values("-o"):
-        name, _, value = re.sub(r"^(\w+)\s+", r"\1=", option.text).partition("=")
-        if name.strip().lower() in ("proxycommand", "localcommand", "knownhostscommand"):
-            runner.run_text(value, call.state.copy(), None, site)
     words = arguments.operands
     if len(words) < 2:
         if words and call.stdin is not None:
@@ -209,6 +205,8 @@ def ansible(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamD
 def later(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     """Judge a command line that `at`, `batch` or `crontab -` reads from its input."""
     stdin = call.stdin
+    if call.program != "crontab" and call.arguments.has("-f"):
+        runner.report("unknown_code", "schedules the commands in a file", site)
     if stdin is None:
         return None
     if stdin.text is None:
@@ -222,30 +220,35 @@ def later(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamDat
     return None
 
 
+TMUX_COMMANDS = name_set(
+    "new new-session neww new-window splitw split-window send-keys send run-shell run respawn-pane "
+    "respawnp respawn-window "
+    "respawnw if-shell if pipe-pane pipep popup display-popup confirm-before confirm bind-key bind "
+    "set-hook set-option set "
+    "setw set-window-option source-file source command-prompt"
+)
+TYPED = name_set("send-keys send stuff")
+KEYS = name_set("Enter C-m KPEnter C-j ^M")
+
+
 def terminal(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     """Judge what tmux and screen start or type."""
     values = SPECS[call.program].values
-    typed = any(word.text in ("send-keys", "send", "stuff", "-X") for word in call.words)
+    typed = call.program == "screen" and any(word.text in ("stuff", "-X") for word in call.words)
     words = parse_arguments(call.words, values, stop_early=True).operands
-    starts = (
-        "new",
-        "new-session",
-        "neww",
-        "new-window",
-        "splitw",
-        "split-window",
-        "send-keys",
-        "send",
-        "run-shell",
-        "run",
-        "respawn-pane",
-        "respawn-window",
-        "if-shell",
-    )
+    if typed:
+        at = next((at for at, word in enumerate(call.words) if word.text in ("stuff", "exec", "-X")), 0)
+        words = [word for word in call.words[at + 1 :] if word.text not in ("stuff", "exec", "screen")]
     if call.program == "tmux":
-        started = bool(words) and words[0].text in starts
-        words = parse_arguments(words[1:], values, stop_early=True).operands if started else []
-        words = [word for word in words if word.text not in ("Enter", "C-m", "KPEnter")]
+        verb = words[0].text if words else ""
+        words = parse_arguments(words[1:], values, stop_early=True).operands if verb in TMUX_COMMANDS else []
+        words = [word for word in words if word.text not in KEYS]
+        typed = verb in TYPED
+        if not typed and len(words) > 1 and verb not in ("new", "new-session", "neww", "new-window", "splitw"):
+            # Each may be a command of the shell, or one of tmux with a command of the shell in it.
+            for word in words:
+                if " " in word.text:
+                    runner.run_text(word.text, call.state.copy(), None, site)
     if len(words) == 1 or typed:
         runner.run_text(" ".join(word.text for word in words), call.state.copy(), None, site)
     elif words:
@@ -284,7 +287,6 @@ HANDLERS: dict[str, Handler] = {
     "nix-shell": script_option(("--run", "--command")),
     "nix": nix,
     "aws": aws,
-    "man": script_option(("-P", "--pager")),
     **dict.fromkeys(("lftp", "sftp", "ftp"), file_transfer),
     "ansible": ansible,
     "at": later,

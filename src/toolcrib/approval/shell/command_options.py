@@ -1,0 +1,260 @@
+"""Judges what options and variables make a program run: commands, code, and files that are loaded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, Origin, name_set
+from toolcrib.approval.shell.option_table import (
+    BY_PROGRAM,
+    GIT_SETTING,
+    OPTIONS_THAT_RUN,
+    SETTINGS,
+    WITH_SUBCOMMANDS,
+    kind_of_variable,
+)
+from toolcrib.approval.shell.options import Arguments, parse_arguments
+from toolcrib.approval.shell.paths import is_trusted_program, place, resolve
+from toolcrib.approval.shell.python_code import judge_python
+from toolcrib.approval.shell.rules.base import SPECS, CommandCall
+from toolcrib.approval.shell.runner import CommandLocation, Runner
+from toolcrib.approval.shell.script_code import judge_script_code
+
+INTERPRETERS = name_set(
+    "sh bash dash zsh ksh mksh ash fish csh tcsh python python2 python3 pypy pypy3 perl ruby node nodejs "
+    "deno bun php lua "
+    "luajit tclsh wish expect osascript Rscript pwsh powershell source . eval"
+)
+INLINE = re.compile(r"-{1,2}(?:[A-Za-z]*[ceEr]|eval|command)")
+CARRIERS = name_set("curl wget nc ncat netcat socat telnet ftp mail sendmail")
+"""Programs that send over the network what they are given."""
+STOPS_AT_OPERAND = INTERPRETERS | name_set(
+    "ssh autossh mosh strace ltrace valgrind rlwrap systemd-run parallel java nix-shell xterm konsole "
+    "kitty alacritty foot "
+    "ipython ipython3 electron tsx ts-node script"
+)
+"""Programs whose options end at the first operand, because the rest belongs to something else."""
+SINGLE_DASH = name_set(
+    "go java openssl terraform tofu gcc g++ cc c++ clang clang++ ghc latexmk pdflatex latex xelatex ld"
+)
+KEYWORD = re.compile(r"(?:true|false|yes|no|on|off|[01]|auto|always|never|cat|none|null|-|:)?", re.IGNORECASE)
+ARGUMENT = " the-argument"
+"""Stands for the words that a program adds to a command."""
+BOUND = re.compile(
+    r"(?:execute(?:-silent|-multi)?|become|preview|reload|transform[\w-]*)(?:\(([^)]*)\)|:(.*))", re.DOTALL
+)
+NOT_LOADED = frozenset(("", "-", "/dev/stdin", "/dev/null", "NONE", "NORC", "DEFAULTS", "none"))
+MAX_COMMAND = 8192
+
+
+class Use(msgspec.Struct):
+    """One use of an option, setting or variable: who runs what it names, and how to call it in a reason."""
+
+    runner: Runner
+    call: CommandCall
+    site: CommandLocation
+    name: str
+
+    def report(self, reason: str) -> None:
+        self.runner.report("unknown_code", f"{self.name} {reason}", self.site)
+
+
+def judge_options(runner: Runner, call: CommandCall, site: CommandLocation) -> None:
+    """Judge what the options of one command make its program run."""
+    table = BY_PROGRAM.get(call.program)
+    if call.program in WITH_SUBCOMMANDS:
+        judge_subcommand_options(runner, call, site)
+    elif table is not None:
+        spec = SPECS.get(call.program)
+        arguments = parse_arguments(
+            call.words,
+            spec.values.union(table) if spec is not None else frozenset(table),
+            single_dash=call.program in SINGLE_DASH,
+            stop_early=call.program in STOPS_AT_OPERAND,
+        )
+        judge_given(runner, call, site, table, arguments)
+
+
+def judge_subcommand_options(runner: Runner, call: CommandCall, site: CommandLocation) -> None:
+    spec, table = SPECS.get(call.program), BY_PROGRAM.get(call.program, {})
+    single_dash = call.program in SINGLE_DASH
+    values = spec.values.union(table) if spec is not None else frozenset(table)
+    first = parse_arguments(call.words, values, single_dash=single_dash, stop_early=True)
+    judge_given(runner, call, site, table, first)
+    sub = BY_PROGRAM.get(f"{call.program} {first.operands[0].text}") if first.operands else None
+    if sub is not None:
+        rest = parse_arguments(first.operands[1:], frozenset(sub), single_dash=single_dash)
+        judge_given(runner, call, site, sub, rest)
+
+
+def judge_given(
+    runner: Runner, call: CommandCall, site: CommandLocation, table: Mapping[str, str], arguments: Arguments
+) -> None:
+    for given, value in arguments.options:
+        kind = table.get(given) or abbreviated(given, table)
+        if kind and (value is not None or kind == "ask"):
+            use = Use(runner, call, site, f"the option {given} of {call.program}")
+            judge_value(use, kind, value or ExpandedWord(""))
+    for start, kind in table.items():
+        if start[-1] not in "=:!":
+            continue
+        for word in call.words:
+            if word.text.startswith(start):
+                use = Use(runner, call, site, f"{start} of {call.program}")
+                judge_value(use, kind, word.with_text(word.text[len(start) :]))
+
+
+def abbreviated(given: str, table: Mapping[str, str]) -> str:
+    """The kind of a long option that is written shorter (`--to-comm`)."""
+    if len(given) < 5 or not given.startswith("--"):
+        return ""
+    return next((kind for name, kind in table.items() if name.startswith(given)), "")
+
+
+def judge_variable(runner: Runner, name: str, value: ExpandedWord, call: CommandCall, site: CommandLocation) -> None:
+    """Judge the value of a variable that programs run, or load code from."""
+    kind = kind_of_variable(name)
+    if kind and value.known:
+        judge_value(Use(runner, call, site, f"the variable {name}"), kind, value)
+
+
+def judge_value(use: Use, kind: str, value: ExpandedWord) -> None:
+    text = value.text
+    if not value.known and value.origin & (Origin.NETWORK | Origin.DECODED):
+        use.runner.report("remote_code", f"{use.name} runs what was fetched or decoded", use.site)
+    elif len(text) > MAX_COMMAND:
+        use.report("is too long to analyse")
+    elif kind in ("command", "tool"):
+        run_hidden(use, text, lenient=kind == "tool")
+    elif kind == "program":
+        use.runner.run_text(text, use.call.state.copy(), None, use.site)
+    elif kind in ("exec=", "|command"):
+        start = kind.removesuffix("command")
+        if text.startswith((start, "!")):
+            run_hidden(use, text.removeprefix(start).removeprefix("!").strip("'\""))
+    elif kind == "file":
+        load(use, text)
+    elif kind == "engine":
+        if "/" in text and place(resolve(text, use.call.state), use.call.state) != "system":
+            use.report(f"loads the library {text}")
+    elif kind == "search":
+        for folder in text.split(":"):
+            if folder and place(resolve(folder, use.call.state) + "/x", use.call.state) == "temporary":
+                use.report(f"takes code from {folder}, where anybody may put it")
+    elif kind == "setting":
+        judge_setting(use, text)
+    elif kind == "binds":
+        for bound in BOUND.finditer(text):
+            run_hidden(use, bound.group(1) or bound.group(2))
+    elif kind in OPTIONS_THAT_RUN:
+        judge_more_options(use, kind, text)
+    elif kind == "git_key":
+        key = text.lower()
+        if GIT_SETTING.runs.match(key) or GIT_SETTING.loads.match(key) or not GIT_SETTING.harmless.match(key):
+            use.report(f"sets {text}")
+    else:
+        judge_code(use, kind, text)
+
+
+def judge_code(use: Use, kind: str, text: str) -> None:
+    if kind == "ask":
+        use.report("runs something that the command line does not show")
+    elif kind == "python":
+        judge_python(use.runner, text, use.call, use.site)
+    elif kind == "ipython":
+        for line in text.splitlines():
+            if line.lstrip().startswith(("!", "%sx", "%system", "%%")):
+                use.runner.run_text(line.lstrip().lstrip("!%sxytem "), use.call.state.copy(), None, use.site)
+    elif kind == "vim":
+        if re.search(r"!|system\(|\bso(?:urce)?\b|:?lua|:?py", text):
+            use.report("runs commands when the editor starts")
+    else:
+        judge_script_code(use.runner, kind, text, use.call, use.site)
+
+
+def judge_more_options(use: Use, kind: str, text: str) -> None:
+    """Judge options inside one value, as in NODE_OPTIONS."""
+    found = OPTIONS_THAT_RUN[kind].match(text)
+    if found is None:
+        return
+    if found.groups():
+        load(use, found.group(1))
+    else:
+        use.report("passes options that run commands or load code")
+
+
+def judge_setting(use: Use, text: str) -> None:
+    """Judge `key=value`, which ssh also accepts with a blank between them."""
+    key, _, value = re.sub(r"^(\w+)\s+", r"\1=", text.strip(), count=1).partition("=")
+    key = key.strip().lower()
+    known = SETTINGS[use.call.program]
+    named = Use(use.runner, use.call, use.site, f"the setting {key[:80].replace(UNKNOWN, '…')} of {use.call.program}")
+    if known.runs.match(key):
+        judge_setting_that_runs(named, key, value.strip().strip("'\""), use.name)
+    elif known.loads.match(key):
+        load(named, value.strip().strip("'\"") or text)
+    elif not known.harmless.match(key):
+        named.report("is not one that is known to be harmless")
+
+
+def judge_setting_that_runs(use: Use, key: str, value: str, option: str) -> None:
+    if "--config-env" in option:
+        use.report("runs what a variable says")
+    elif key.startswith("alias.") and use.call.program == "git":
+        # The alias itself is judged where it is called.
+        if value.startswith("!"):
+            run_hidden(use, value)
+    elif key.endswith(("helper", ".update")) and re.fullmatch(r"[\w-]*(?:\s.*)?", value):
+        # A plain word is one of git's own helpers.
+        return
+    elif not KEYWORD.fullmatch(value):
+        run_hidden(use, value)
+
+
+def run_hidden(use: Use, text: str, *, lenient: bool = False) -> None:
+    """Judge a command that is not visible as one; a file that only it runs is asked about."""
+    text = text.strip().lstrip("!|-@ ")
+    if not text:
+        return
+    words = text.split()
+    program = words[0].strip("'\"")
+    name = program.rpartition("/")[2]
+    if UNKNOWN in program:
+        use.report("runs a command that is only known at run time")
+        return
+    if "/" in program and not is_trusted(use, program, lenient=lenient):
+        use.report(f"runs the file {program}")
+    elif name in INTERPRETERS and not any(INLINE.fullmatch(word) for word in words[1:]):
+        judge_script_of(use, name, words[1:], lenient=lenient)
+    elif name in CARRIERS:
+        use.runner.report("exfiltration", f"{use.name} passes data to {name}", use.site)
+    use.runner.run_text(text + ARGUMENT, use.call.state.copy(), None, use.site)
+
+
+def judge_script_of(use: Use, interpreter: str, words: list[str], *, lenient: bool) -> None:
+    script = next((word for word in words if not word.startswith("-")), "")
+    if not script:
+        if not lenient:
+            use.report(f"passes data to {interpreter}, which runs it")
+    elif not is_trusted(use, script, lenient=lenient):
+        use.report(f"runs the file {script}")
+
+
+def is_trusted(use: Use, program: str, *, lenient: bool) -> bool:
+    """Whether a program is one that no tool may change unseen; leniently, also one of the project's."""
+    path = resolve(program.replace("~", use.call.state.home, 1) if program[:1] == "~" else program, use.call.state)
+    if is_trusted_program(path, use.call.state):
+        return True
+    return lenient and place(path, use.call.state) != "temporary"
+
+
+def load(use: Use, text: str) -> None:
+    """Report a file that is loaded as code although it is neither the project's nor the system's."""
+    if text in NOT_LOADED or text[:1] == UNKNOWN or (text[0] not in "/~" and "/tmp/" not in text):
+        return
+    path = resolve(text.replace("~", use.call.state.home, 1) if text[0] == "~" else text, use.call.state)
+    if place(path, use.call.state) in ("temporary", "outside") and not is_trusted_program(path, use.call.state):
+        use.report(f"loads {path.replace(UNKNOWN, '…')}, which may run commands")
