@@ -19,9 +19,17 @@ from toolcrib.approval.shell.option_table import (
 from toolcrib.approval.shell.options import Arguments, parse_arguments
 from toolcrib.approval.shell.paths import is_trusted_program, place, resolve
 from toolcrib.approval.shell.python_code import judge_python
+from toolcrib.approval.shell.rules import BY_PROGRAM as RULES_BY_PROGRAM
 from toolcrib.approval.shell.rules.base import SPECS, CommandCall
+from toolcrib.approval.shell.rules.other_tools import TEXT_PROGRAMS
 from toolcrib.approval.shell.runner import CommandLocation, Runner
-from toolcrib.approval.shell.script_code import judge_script_code
+from toolcrib.approval.shell.script_code import (
+    STARTS_PROCESSES,
+    judge_literal_commands,
+    judge_script_code,
+    literals_of,
+    run_from_code,
+)
 
 INTERPRETERS = name_set(
     "sh bash dash zsh ksh mksh ash fish csh tcsh python python2 python3 pypy pypy3 perl ruby node nodejs "
@@ -29,7 +37,7 @@ INTERPRETERS = name_set(
     "luajit tclsh wish expect osascript Rscript pwsh powershell source . eval"
 )
 INLINE = re.compile(r"-{1,2}(?:[A-Za-z]*[ceEr]|eval|command)")
-CARRIERS = name_set("curl wget nc ncat netcat socat telnet ftp mail sendmail")
+SENDS_ON = re.compile(r"\b(?:curl|wget|nc|ncat|netcat|socat|telnet|ftp|sendmail)\b")
 """Programs that send over the network what they are given."""
 STOPS_AT_OPERAND = INTERPRETERS | name_set(
     "ssh autossh mosh strace ltrace valgrind rlwrap systemd-run parallel java nix-shell xterm konsole "
@@ -48,6 +56,31 @@ BOUND = re.compile(
 )
 NOT_LOADED = frozenset(("", "-", "/dev/stdin", "/dev/null", "NONE", "NORC", "DEFAULTS", "none"))
 MAX_COMMAND = 8192
+
+
+TEXTS = TEXT_PROGRAMS | name_set(
+    "gh glab hub jira http https xh llm toolcrib pbcopy xclip xsel wl-copy clip.exe clip column jless fx "
+    "gron miller mlr "
+    "pr lolcat pv ts tee wc rofi dmenu zenity kdialog yad whiptail dialog osd_cat slack-cli ntfy "
+    "telegram-send commitizen cz "
+    "openssl base64 gpg md5sum qrencode gum playwright cypress"
+)
+"""Programs whose words and input are texts, not commands."""
+HALF_KNOWN = name_set("task go-task rake just gradle invoke inv fab gulp grunt ant nox tox")
+"""Programs of which only the files are understood that they read."""
+CALLED_BY_WRAPPERS = name_set(
+    "rm shred dd mkfs chmod chown sh bash zsh dash ksh curl wget nc ncat python python3 perl ruby node "
+    "php tee cp mv find"
+)
+ESCAPED = re.compile(r"\s*(?:[:~.]?!|:!|\.pso|\.sy|shell\b|system\b|exec\b|sh\b|spawn\b|run\b)\s*(\S.*)")
+SAYS_IT_RUNS = re.compile(
+    r"-{1,2}(?:[\w-]*[-_])?(?:exec\w*|command|cmd|hook|script|pager|editor|shell|program|run|eval|filter"
+    r"|plugin|load|require"
+    r"|preload|init|extension|rc|custom-dir|hooks?-?dir)"
+)
+RUNS_NEXT = re.compile(r"-.+|exec\w*|run|shell|eval|do|call|sh")
+TEXT_OPTIONS = name_set("-m --message --title --body --description --text --comment --notes --subject --prompt")
+MAX_LINES = 60
 
 
 class Use(msgspec.Struct):
@@ -76,6 +109,53 @@ def judge_options(runner: Runner, call: CommandCall, site: CommandLocation) -> N
             stop_early=call.program in STOPS_AT_OPERAND,
         )
         judge_given(runner, call, site, table, arguments)
+
+
+def judge_unlisted(runner: Runner, call: CommandCall, site: CommandLocation) -> None:
+    """Judge a program that nothing is known about: it may run what its words or its input say."""
+    if call.program in TEXTS:
+        return
+    use = Use(runner, call, site, call.program)
+    words = call.words[:MAX_LINES]
+    for number, word in enumerate(words):
+        text = word.text
+        if text in CALLED_BY_WRAPPERS or ("/" in text and text.rpartition("/")[2] in CALLED_BY_WRAPPERS):
+            if runner.suspects(words[number:], call.state, site):
+                use.report(f"may run {text}")
+            return
+        before = words[number - 1].text if number else ""
+        if before not in TEXT_OPTIONS and text.partition("=")[0] not in TEXT_OPTIONS:
+            judge_unknown_word(use, before, text)
+    given = call.stdin.text if call.stdin is not None else None
+    for line in (given or "").splitlines()[:MAX_LINES]:
+        escaped = ESCAPED.match(line)
+        if escaped is not None and runner.suspects(escaped.group(1), call.state, site):
+            use.report("may run a command that is in its input")
+        elif "(" in line or '"' in line:
+            judge_literal_commands(runner, literals_of(line), call, site)
+
+
+def judge_unknown_word(use: Use, before: str, text: str) -> None:
+    """Judge a word that may be a command, contain one, or name a file to run."""
+    name, equals, value = text.partition("=") if text.startswith("-") else ("", "", text)
+    option = name if equals else before
+    if not value or len(value) > MAX_COMMAND:
+        return
+    if " " in value:
+        if not equals and not RUNS_NEXT.fullmatch(before):
+            # An operand of a program is a text as often as a command.
+            return
+        first = value.lstrip("!@ ").split(None, 1)[:1]
+        program = first[0].rpartition("/")[2] if first else ""
+        if program in RULES_BY_PROGRAM or program in INTERPRETERS:
+            if use.runner.suspects(value.lstrip("!@ "), use.call.state, use.site):
+                use.report(f"may run the command {value[:80]!r}")
+        elif ("(" in value or '"' in value) and STARTS_PROCESSES.search(value):
+            judge_literal_commands(use.runner, literals_of(value), use.call, use.site)
+    elif SAYS_IT_RUNS.fullmatch(option) and value[0] in "/~":
+        path = resolve(value.replace("~", use.call.state.home, 1) if value[0] == "~" else value, use.call.state)
+        if place(path, use.call.state) == "temporary":
+            use.report(f"may run {value}")
 
 
 def judge_subcommand_options(runner: Runner, call: CommandCall, site: CommandLocation) -> None:
@@ -130,7 +210,7 @@ def judge_value(use: Use, kind: str, value: ExpandedWord) -> None:
     elif kind in ("command", "tool"):
         run_hidden(use, text, lenient=kind == "tool")
     elif kind == "program":
-        use.runner.run_text(text, use.call.state.copy(), None, use.site)
+        run_from_code(use.runner, text, use.call, use.site)
     elif kind in ("exec=", "|command"):
         start = kind.removesuffix("command")
         if text.startswith((start, "!")):
@@ -138,7 +218,7 @@ def judge_value(use: Use, kind: str, value: ExpandedWord) -> None:
     elif kind == "file":
         load(use, text)
     elif kind == "engine":
-        if "/" in text and place(resolve(text, use.call.state), use.call.state) != "system":
+        if "/" in text and not is_trusted(use, text.partition("=")[0], lenient="java" in use.name):
             use.report(f"loads the library {text}")
     elif kind == "search":
         for folder in text.split(":"):
@@ -195,7 +275,10 @@ def judge_setting(use: Use, text: str) -> None:
     if known.runs.match(key):
         judge_setting_that_runs(named, key, value.strip().strip("'\""), use.name)
     elif known.loads.match(key):
-        load(named, value.strip().strip("'\"") or text)
+        if use.call.program != "git":
+            load(named, value.strip().strip("'\"") or text)
+        elif value not in NOT_LOADED:
+            named.report(f"makes git run or follow {value[:80].replace(UNKNOWN, '…')}")
     elif not known.harmless.match(key):
         named.report("is not one that is known to be harmless")
 
@@ -229,8 +312,9 @@ def run_hidden(use: Use, text: str, *, lenient: bool = False) -> None:
         use.report(f"runs the file {program}")
     elif name in INTERPRETERS and not any(INLINE.fullmatch(word) for word in words[1:]):
         judge_script_of(use, name, words[1:], lenient=lenient)
-    elif name in CARRIERS:
-        use.runner.report("exfiltration", f"{use.name} passes data to {name}", use.site)
+    sender = SENDS_ON.search(text)
+    if sender is not None:
+        use.runner.report("exfiltration", f"{use.name} may pass data to {sender.group()}", use.site)
     use.runner.run_text(text + ARGUMENT, use.call.state.copy(), None, use.site)
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from toolcrib.approval.shell.assignments import LASTING_HOOKS, assign, declare, judge_environment
-from toolcrib.approval.shell.command_options import judge_options
+from toolcrib.approval.shell.command_options import HALF_KNOWN, judge_options, judge_unlisted
 from toolcrib.approval.shell.expansion import Expander, further_input, loop_values
 from toolcrib.approval.shell.findings import FindingLog
 from toolcrib.approval.shell.fork_bombs import is_bomb, spawns_itself, spawns_without_end
@@ -34,11 +34,11 @@ from toolcrib.approval.shell.model import (
 )
 from toolcrib.approval.shell.outputs import output_of
 from toolcrib.approval.shell.parser import parse, split_words
-from toolcrib.approval.shell.paths import MAX_PATH, resolve
-from toolcrib.approval.shell.protected_arguments import judge_protected
+from toolcrib.approval.shell.paths import resolve
+from toolcrib.approval.shell.protected_arguments import READERS, judge_protected
 from toolcrib.approval.shell.rules import DANGERS
 from toolcrib.approval.shell.rules.base import CommandCall
-from toolcrib.approval.shell.runner import CommandLocation
+from toolcrib.approval.shell.runner import CHARACTERS_PASSED_ON, CommandLocation, effort
 from toolcrib.approval.shell.state import ShellState
 from toolcrib.approval.shell.syntax import (
     AndOrList,
@@ -63,10 +63,6 @@ MAX_WRAPPED = 10
 MAX_WORDS = 2000
 MAX_COMMAND_DEPTH = 90
 """How deep commands may nest, counting scripts inside scripts; a level takes up to seven Python stack frames."""
-WORDS_IN_A_STEP = 4
-PATH_CHARACTERS_IN_A_STEP = 1000
-CHARACTERS_PASSED_ON = 2000
-OPTION_LETTERS_IN_A_STEP = 64
 MAX_CALLS = 8
 MAX_RECURSION = 2
 INIT_SCRIPT = re.compile(r"/etc/(?:rc\.d/)?(?:init|rc)\.d/[\w.-]+$")
@@ -146,6 +142,23 @@ class Evaluator:
         if script.error:
             raise NotUnderstood(script.error)
         return output
+
+    def suspects(self, command: str | list[ExpandedWord], state: ShellState, site: CommandLocation) -> bool:
+        log, self.log = self.log, FindingLog()
+        steps = self.steps
+        try:
+            if isinstance(command, str):
+                self.run_text(command, state.copy(), None, site)
+            else:
+                self.invoke(command, state.copy(), None, site)
+            return bool(self.log.findings)
+        except NotUnderstood:
+            # An ordinary text, unless it used up what the command line may cost.
+            self.spend(1)
+            return False
+        finally:
+            self.log = log
+            self.steps = max(self.steps, steps + 1)
 
     def feed(self, path: str, data: StreamData, state: ShellState) -> StreamData:
         inner = state.copy()
@@ -400,6 +413,8 @@ class Evaluator:
         self.judge_flow(call, site)
         judge_options(self, call, site)
         judge_protected(self, call, site)
+        if (handler is None or call.program in HALF_KNOWN) and call.program not in READERS:
+            judge_unlisted(self, call, site)
         printed = handler(self, call, site) if handler is not None else None
         output = printed if printed is not None else self.output(call)
         if state.sinks:
@@ -577,17 +592,3 @@ class Evaluator:
         self.steps += steps
         if self.steps > MAX_STEPS:
             raise NotUnderstood("the command line has too many commands")
-
-
-def effort(words: list[ExpandedWord], state: ShellState, stdin: StreamData | None) -> int:
-    """The steps that judging one command takes: every word may be a path relative to its directory."""
-    path_characters = len(words) * len(state.cwd) + sum(min(len(word.text), MAX_PATH) for word in words)
-    letters = sum(len(word.text) for word in words if word.text.startswith("-"))
-    read = len(stdin.text) if stdin is not None and stdin.text is not None else 0
-    return (
-        1
-        + len(words) // WORDS_IN_A_STEP
-        + path_characters // PATH_CHARACTERS_IN_A_STEP
-        + letters // OPTION_LETTERS_IN_A_STEP
-        + read // CHARACTERS_PASSED_ON
-    )

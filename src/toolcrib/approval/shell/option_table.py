@@ -55,7 +55,7 @@ ag ack bat batcat delta | --pager | command
 man | -P --pager -H --html | command
 less more most | +! | program
 scp sftp | -S -D | command
-ssh scp sftp ssh-copy-id autossh sshfs | -o | setting
+ssh scp sftp ssh-copy-id autossh sshfs check_by_ssh | -o | setting
 ssh scp sftp autossh sshfs | -F | file
 mosh | --ssh --server | command
 ssh-keygen | -D -w | engine
@@ -76,7 +76,7 @@ node nodejs tsx ts-node bun electron | -r --require --import --loader --experime
 cargo | --config | setting
 go run test | -exec | command
 go build run test install vet list get generate | -toolexec -vettool | command
-gcc g++ cc c++ clang clang++ gfortran | -wrapper -fplugin= -specs= | file
+gcc g++ cc c89 c99 c++ clang clang++ gfortran | -wrapper -fplugin= -specs= | file
 rustc | linker= -Clinker= | tool
 java | -javaagent: -agentpath: -agentlib: | engine
 java | -XX:OnOutOfMemoryError= -XX:OnError= | command
@@ -85,15 +85,16 @@ gradle gradlew | -I --init-script -b --build-file | file
 apt apt-get aptitude apt-cache | -o --option | setting
 apt apt-get aptitude | -c --config-file | file
 dpkg | --pre-invoke --post-invoke --status-logger | command
-rpm rpmbuild dnf yum | -E --eval | rpm
+rpm rpmbuild rpmquery rpmverify dnf yum | -E --eval | rpm
 rpm rpmbuild | --pipe | command
 pacman | --hookdir --config | file
 pip pip3 uv | --python | file
 pip pip3 | --install-option --global-option | ask
 emacs emacsclient | -l --load -script --script | file
-vim vi nvim gvim view ex vimdiff | -S -u -U | file
-nano | -s --speller -f --rcfile | command
+vim vi nvim gvim view ex vimdiff rvim rview | -S -u -U | file
+nano pico | -s --speller -f --rcfile | command
 ruby | -r | file
+rake | -e --execute -p --execute-print -E --execute-continue | ruby
 perl | -I | search
 php | -d | setting
 php | -c -z --zend-extension | file
@@ -195,6 +196,19 @@ PYTHONBREAKPOINT GIT_CONFIG_PARAMETERS | ask
 GIT_CONFIG_KEY_* | git_key
 """
 
+READS_OPTIONS = name_set(
+    "--kubeconfig --config --config-file --conf --userconfig --private-key --key --key-file --keyfile "
+    "--ssh-key --identity "
+    "--identity-file --cert --cacert --ca-file --netrc-file --env-file --from-file --input --input-file "
+    "-in --requirement "
+    "--include --exclude-from --files-from --body-file --values --rcfile --init-file --pubkey "
+    "--public-key --known-hosts "
+    "--credentials --vault-password-file --ssh --secret --build-arg --var --var-file -var -var-file "
+    "--bind --volume -v "
+    "--mount -e --env --message -m --title --body --description --text --comment"
+)
+"""Options whose value is read or is text."""
+
 OPTIONS_THAT_RUN: dict[str, re.Pattern[str]] = {
     "perl_options": re.compile(r"-[MmIed]|.*\bBEGIN\b"),
     "ruby_options": re.compile(r"-[rIe]"),
@@ -213,7 +227,7 @@ OPTIONS_THAT_RUN: dict[str, re.Pattern[str]] = {
 """Options inside one value: those that run commands or load code."""
 
 
-class Setting(msgspec.Struct, frozen=True):
+class SettingKeys(msgspec.Struct, frozen=True):
     """Keys of `key=value`, in lower case: those that run a command, that load a file, and that do neither."""
 
     runs: re.Pattern[str]
@@ -221,8 +235,8 @@ class Setting(msgspec.Struct, frozen=True):
     harmless: re.Pattern[str]
 
 
-def setting(runs: str, loads: str = "$^", harmless: str = ".") -> Setting:
-    return Setting(re.compile(runs), re.compile(loads), re.compile(harmless))
+def setting(runs: str, loads: str = "$^", harmless: str = ".") -> SettingKeys:
+    return SettingKeys(re.compile(runs), re.compile(loads), re.compile(harmless))
 
 
 GIT_SETTING = setting(
@@ -257,9 +271,9 @@ SSH_SETTING = setting(
     r"|remote|requesttty|required|revoked|send|server|session|setenv|stdin|stream|strict|syslog|tcpkeep|tunnel|update"
     r"|user|verify|visual|allow_|reconnect|follow_|cache|r[ow]$|[ug]id|default_|umask|idmap|auto_|volname",
 )
-SETTINGS: dict[str, Setting] = {
+SETTINGS: dict[str, SettingKeys] = {
     "git": GIT_SETTING,
-    **dict.fromkeys(("ssh", "scp", "sftp", "ssh-copy-id", "autossh", "sshfs"), SSH_SETTING),
+    **dict.fromkeys(("ssh", "scp", "sftp", "ssh-copy-id", "autossh", "sshfs", "check_by_ssh"), SSH_SETTING),
     "cargo": setting(
         r"build\.rustc(?:-[\w-]+)?$|build\.rustdoc$|target\..+\.(?:runner|linker)$|alias\.|.*credential-provider$",
         r"include$|[./~]|.*\.toml$|paths$|patch\.|source\.",

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from toolcrib.approval.shell.handlers.wrappers import RUNNERS, WRAPPERS
 from toolcrib.approval.shell.judge import RUN_LATER
 from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, name_set
+from toolcrib.approval.shell.option_table import READS_OPTIONS
 from toolcrib.approval.shell.options import parse_arguments
 from toolcrib.approval.shell.paths import is_protected, resolve
 from toolcrib.approval.shell.rules.base import SPECS, CommandCall
@@ -36,8 +37,7 @@ READERS = name_set(
     "cp mv ln install tee touch truncate rm unlink shred mkdir rmdir dd chmod chown chgrp setfacl chattr "
     "sponge sudoedit "
     "gcp gmv ditto nano vi vim nvim emacs ed ex srm wipe mktemp tar bsdtar gtar zip "
-    # The files are their own, and they have commands to change them.
-    "aws kubectl oc k helm gcloud az gh glab aws-vault su crontab systemctl launchctl journalctl loginctl"
+    "su crontab systemctl launchctl journalctl loginctl"
 )
 """Programs that leave the files they are given as they are, or whose writes other rules judge."""
 WRITES_WITH: dict[str, frozenset[str]] = {
@@ -58,7 +58,7 @@ WRITES_WITH: dict[str, frozenset[str]] = {
     "systemd-run": name_set("--working-directory"),
 }
 """Options with which a reader or a wrapper writes a file."""
-WRITES_OPERAND = {"uniq": 1, "xxd": 1, "script": 0, "zip": 0}
+WRITES_OPERAND = {"sftp": 1, "uniq": 1, "xxd": 1, "script": 0, "zip": 0, "logsave": 0, "setlock": 0}
 """The first operand that a reader writes."""
 IN_PLACE = re.compile(r"(?:-[a-zA-Z]*[iw]|--in-?place|--write|inplace)")
 EDITS_IN_PLACE = name_set("yq jq gawk awk shfmt")
@@ -68,18 +68,6 @@ INTERPRETERS = name_set(
     "bun tsx ts-node java tclsh expect osascript pwsh"
 )
 """Programs whose first operand is a script to read and run."""
-READS_OPTIONS = name_set(
-    "--kubeconfig --config --config-file --conf --userconfig --private-key --key --key-file --keyfile "
-    "--ssh-key --identity "
-    "--identity-file --cert --cacert --ca-file --netrc-file --env-file --from-file --input --input-file "
-    "-in --requirement "
-    "--include --exclude-from --files-from --body-file --values --rcfile --init-file --pubkey "
-    "--public-key --known-hosts "
-    "--credentials --vault-password-file --ssh --secret --build-arg --var --var-file -var -var-file "
-    "--bind --volume -v "
-    "--mount -e --env --message -m --title --body --description --text --comment"
-)
-"""Options whose value is read or is text."""
 GIT_READS = name_set(
     "status log diff show add commit branch tag blame grep ls-files ls-tree ls-remote rev-parse rev-list "
     "describe shortlog "
@@ -87,16 +75,16 @@ GIT_READS = name_set(
     "name-rev merge-base "
     "count-objects fsck verify-pack whatchanged range-diff cherry for-each-ref symbolic-ref hash-object push"
 )
-UNPACKERS = name_set("tar bsdtar gtar unzip 7z 7za 7zz cpio patch unar unrar ar pax")
-INTO_FOLDER = name_set("-C --directory -d -D --output-directory")
+UNPACKERS = name_set("tar bsdtar gtar unzip 7z 7za 7zz cpio patch unar unrar ar pax unsquashfs restic borg")
+INTO_FOLDER = name_set("-C --directory -d -D --output-directory --target -dest")
 MAX_LOOKED_AT = 400
 
 
 def judge_protected(runner: Runner, call: CommandCall, site: CommandLocation) -> None:
     """Report protected paths that a command may write, because its program is not known to only read them."""
     for word in written_words(call):
-        for text in named(word.text):
-            path = resolve(text, call.state)
+        for text in named(word.text, call.state.home):
+            path = resolve(text, call.state) if text else ""
             if is_protected(path, call.state) or RUN_LATER.search(path):
                 shown = path.replace(UNKNOWN, "…")
                 reason = f"{call.program} may change {shown}, which the user's programs run or read commands from"
@@ -160,7 +148,7 @@ def written_by_reader(call: CommandCall, options: frozenset[str]) -> Iterator[Ex
     yield from arguments.values(*options)
     first = WRITES_OPERAND.get(call.program)
     if first is not None:
-        end = first + 1 if call.program == "zip" else None
+        end = None if call.program in ("uniq", "xxd", "sftp") else first + 1
         yield from (word for word in arguments.operands[first:end])
 
 
@@ -181,16 +169,24 @@ def others(words: list[ExpandedWord]) -> Iterator[ExpandedWord]:
         before = word.text
 
 
-def named(text: str) -> Iterator[str]:
-    """The parts of a word that may name a file: all of it, `--output=file`, `-ofile`, `key=file`."""
-    if len(text) > 4096:
+def named(text: str, home: str) -> Iterator[str]:
+    """The parts of a word that may name a file: `file`, `--output=file`, `-ofile`, `key=file`, and home paths in it."""
+    if len(text) > MAX_WORD:
         return
-    pieces = [text] if text[:1] != "-" else [text[2:]] if text[:2] != "--" else []
+    if text[:1] != "-":
+        yield text
+    elif text[:2] != "--":
+        yield text[2:]
     if "=" in text:
-        pieces.append(text.partition("=")[2].lstrip("@<>"))
-    for piece in pieces:
-        if piece:
-            yield piece.removeprefix("file://")
+        yield text.partition("=")[2].lstrip("@<>")
+    at = text.find(home + "/", 1)
+    while at > 0:
+        yield DELIMITER.split(text[at:], maxsplit=1)[0]
+        at = text.find(home + "/", at + len(home))
+
+
+DELIMITER = re.compile(r"[\s,:;'\"|<>()]")
+MAX_WORD = 4096
 
 
 def git_only_reads(call: CommandCall) -> bool:
@@ -211,10 +207,16 @@ def unpacks_over_home(call: CommandCall) -> bool:
         return False
     if call.arguments.has("-l", "-t", "--list", "--dry-run", "-p") and call.program != "patch":
         return False
+    if call.program in ("restic", "borg") and not any(word.text in ("restore", "extract") for word in call.words):
+        return False
     texts = [word.text for word in call.words]
     given = [texts[at + 1] for at, text in enumerate(texts[:-1]) if text in INTO_FOLDER]
     given += [text[2:] for text in texts if text.startswith("-o") and call.program.startswith("7z")]
     folders = [resolve(each, state) for each in given if each]
     if not folders:
         return state.cwd == state.home and state.start != state.home
-    return state.home in folders
+    return any(folder == state.home + end for folder in folders for end in HOLDS_PROTECTED)
+
+
+HOLDS_PROTECTED = ("", "/.config", "/.local", "/.local/share", "/.cargo")
+"""The home folder and those in it that are not protected themselves, but hold what is."""

@@ -12,6 +12,7 @@ from toolcrib.approval.shell.paths import ENV_FILE, MAX_PATH, is_protected, is_s
 from toolcrib.approval.shell.python_constants import ConstantReader
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import CommandLocation, Runner
+from toolcrib.approval.shell.script_code import BARE_SHELL
 from toolcrib.approval.shell.sql import sql_danger
 
 MAX_CODE = 40_000
@@ -39,6 +40,15 @@ DELETE_CALLS = frozenset({"shutil.rmtree", "os.removedirs", "distutils.dir_util.
 PASSED_ON = SHELL_CALLS | PROCESS_CALLS - {"subprocess.Popen"} | EXEC_CALLS | DELETE_CALLS | {"exec", "eval"}
 """Functions that must not be passed to other functions, which would call them with values that nobody sees."""
 NATIVE = re.compile(r"(?:ctypes|_ctypes|cffi)(?:\.|$)")
+LOADS_FILE = name_set(
+    "runpy.run_path runpy.run_module imp.load_source imp.load_module importlib.util.spec_from_file_location "
+    "importlib.machinery.SourceFileLoader execfile"
+)
+UNPACKS = name_set("pickle.load pickle.loads marshal.loads dill.load cloudpickle.load")
+COPIES = name_set(
+    "shutil.move shutil.copy shutil.copyfile shutil.copy2 shutil.copytree os.rename os.replace os.symlink os.link"
+)
+WRITING = re.compile(r"^[rwax+bt]*[wax+]")
 CONSOLES = frozenset({"code.interact", "code.InteractiveConsole", "IPython.embed", "IPython.start_ipython"})
 READS = re.compile(
     r"(?:^|\.)(?:open|read\w*|exists|lexists|is\w+|l?stat|listdir|scandir|walk|r?glob|iterdir|join"
@@ -147,12 +157,22 @@ class _Reader(ConstantReader):
         if self.depth > MAX_NESTING:
             raise RecursionError
         name = self.dotted(node.func)
+        self.judge_lookup(name, node)
         self.judge_call(name, node)
         self.judge_passed_on(node)
         if not READS.search(name):
             self.judge_protected(node)
         self.generic_visit(node)
         self.depth -= 1
+
+    def judge_lookup(self, name: str, node: ast.Call) -> None:
+        """Report functions that are looked up in a way that hides which one is called."""
+        if name.endswith((".__subclasses__", ".__globals__", ".__builtins__", ".__getattribute__")):
+            self.report("unknown_code", "looks up functions in a way that cannot be followed")
+        if name == "getattr" and len(node.args) > 1 and self.constant(node.args[1]) is None:
+            module = self.dotted(node.args[0])
+            if module in ("os", "subprocess", "shutil", "builtins", "pty", "ctypes", "posix", "sys"):
+                self.report("unknown_code", f"calls a function of {module} that is only known at run time")
 
     def judge_passed_on(self, node: ast.Call) -> None:
         """Report a dangerous function among the arguments of another: `map(os.system, …)`."""
@@ -176,20 +196,40 @@ class _Reader(ConstantReader):
                     paths=(path,),
                 )
 
-    def judge_call(self, name: str, node: ast.Call) -> None:
-        first = self.constant(node.args[0]) if node.args else None
-        if name in SHELL_CALLS or name in PROCESS_CALLS or name in EXEC_CALLS:
-            self.run_command(name, node)
-        elif name in ("exec", "eval", "compile", "runpy.run_path", "builtins.exec", "builtins.eval"):
-            self.run_python(name, node)
-        elif name in DELETE_CALLS or name.endswith(".rmtree"):
-            self.delete(first)
-        elif NATIVE.match(name):
+    def judge_code(self, name: str, node: ast.Call, first: object) -> None:
+        """Judge calls that load or run code other than a command."""
+        state = self.call.state
+        if NATIVE.match(name):
             self.report("unknown_code", "calls native code, which cannot be analysed")
+        elif name in LOADS_FILE:
+            self.load_file(node)
+        elif name in ("pip.main", "pip._internal.main", "pip._internal.cli.main.main") and isinstance(first, list):
+            words = [ExpandedWord(str(word)) for word in ("pip", *first)]
+            self.runner.invoke(words, state.copy(), None, self.site)
+        elif name == "webbrowser.get" and isinstance(first, str) and " " in first:
+            self.runner.run_text(first, state.copy(), None, self.site)
+        elif name in UNPACKS and any(
+            isinstance(inner, ast.Attribute) and self.dotted(inner).startswith("sys.stdin") for inner in ast.walk(node)
+        ):
+            self.report("unknown_code", "unpacks objects from its input, which may run code")
         elif name in CONSOLES:
             self.report("unknown_code", "reads code from its input and runs it")
         elif name in ("sys.path.insert", "sys.path.append", "site.addsitedir"):
             self.search_path(node)
+
+    def judge_call(self, name: str, node: ast.Call) -> None:
+        first = self.constant(node.args[0]) if node.args else None
+        self.judge_code(name, node, first)
+        if name in SHELL_CALLS or name in PROCESS_CALLS or name in EXEC_CALLS:
+            self.run_command(name, node)
+        elif name in ("exec", "eval", "compile", "builtins.exec", "builtins.eval"):
+            self.run_python(name, node)
+        elif name in DELETE_CALLS or name.endswith(".rmtree"):
+            self.delete(first)
+        elif name == "os.open" and len(node.args) > 1 and self.dotted(node.args[1]) != "os.O_RDONLY":
+            self.write(first)
+        elif name.endswith(".open") and isinstance(node.func, ast.Attribute) and WRITING.search(str(first or "")):
+            self.write(self.constant(node.func.value))
         elif name in ("os.remove", "os.unlink", "os.rmdir", "os.truncate", "pathlib.Path.unlink") or name.endswith(
             (".unlink", ".rmdir")
         ):
@@ -202,20 +242,7 @@ class _Reader(ConstantReader):
                 self.report("permissions", "makes a file world-writable")
         elif name in ("open", "io.open", "builtins.open", "pathlib.Path", "codecs.open"):
             self.open_file(first, node)
-        elif (
-            name
-            in (
-                "shutil.move",
-                "shutil.copy",
-                "shutil.copyfile",
-                "shutil.copy2",
-                "os.rename",
-                "os.replace",
-                "os.symlink",
-                "shutil.copytree",
-            )
-            and len(node.args) > 1
-        ):
+        elif name in COPIES and len(node.args) > 1:
             self.write(self.constant(node.args[1]))
             self.read(first)
         elif name.endswith((".write_text", ".write_bytes")) and isinstance(node.func, ast.Attribute):
@@ -236,6 +263,14 @@ class _Reader(ConstantReader):
             self.sockets = True
         if SENDS.search(name) and self.sends_secret(node):
             self.report("exfiltration", "sends a secret over the network")
+
+    def load_file(self, node: ast.Call) -> None:
+        """Report a file that is loaded as code although it is neither the project's nor installed."""
+        for argument in node.args:
+            value = self.constant(argument)
+            is_path = isinstance(value, str) and value.startswith(("/", "~"))
+            if is_path and place(self.path(str(value)), self.call.state) in ("temporary", "outside"):
+                self.report("unknown_code", f"runs the file {value}")
 
     def search_path(self, node: ast.Call) -> None:
         folder = self.constant(node.args[-1]) if node.args else None
@@ -266,9 +301,15 @@ class _Reader(ConstantReader):
         ) and not any(isinstance(inner, ast.Attribute) and inner.value is environment for inner in ast.walk(node))
 
     def run_command(self, name: str, node: ast.Call) -> None:
-        if not node.args:
-            return
-        value = self.constant(node.args[0])
+        given = [*node.args, *(keyword.value for keyword in node.keywords if keyword.arg in ("args", "cmd", "command"))]
+        if ".spawn" in name and name.startswith(("os.", "posix.")):
+            # The first argument says how to wait.
+            given = given[1:]
+        if given:
+            self.run_given(name, given)
+
+    def run_given(self, name: str, given: list[ast.expr]) -> None:
+        value = self.constant(given[0])
         if isinstance(value, bytes):
             value = value.decode("utf-8", "replace")
         if name == "pty.spawn":
@@ -276,24 +317,26 @@ class _Reader(ConstantReader):
         if name == "pty.spawn" and self.sockets:
             return
         if isinstance(value, str):
+            if BARE_SHELL.match(value):
+                self.report("unknown_code", "opens a shell from inside Python")
             self.runner.run_text(value, self.call.state.copy(), None, self.site)
         elif isinstance(value, list):
             self.runner.invoke(
                 [ExpandedWord(str(word)) for word in value], self.call.state.copy(), None, self.site
             ) if value else None
-        elif name in EXEC_CALLS and len(node.args) > 1:
-            words = [self.constant(each) for each in node.args]
+        elif name in EXEC_CALLS and len(given) > 1:
+            words = [self.constant(each) for each in given]
             if isinstance(words[-1], list):
                 self.runner.invoke(
                     [ExpandedWord(str(word)) for word in words[-1]], self.call.state.copy(), None, self.site
                 )
-        elif self.is_fetched(node.args[0]):
+        elif self.is_fetched(given[0]):
             self.report("remote_code", "runs a command that was fetched or decoded")
         else:
             self.report("unknown_code", "runs a command from Python that is only known at run time")
-        if name in EXEC_CALLS and isinstance(value, str) and len(node.args) > 1:
-            listed = self.constant(node.args[1])
-            words = listed if isinstance(listed, list) else [self.constant(each) for each in node.args[1:]]
+        if name in EXEC_CALLS and isinstance(value, str) and len(given) > 1:
+            listed = self.constant(given[1])
+            words = listed if isinstance(listed, list) else [self.constant(each) for each in given[1:]]
             fields = [ExpandedWord(UNKNOWN if word is None else str(word)) for word in words]
             if fields:
                 self.runner.invoke([ExpandedWord(value), *fields[1:]], self.call.state.copy(), None, self.site)
@@ -302,6 +345,8 @@ class _Reader(ConstantReader):
         if not node.args:
             return
         value = self.constant(node.args[0])
+        if isinstance(value, bytes):
+            value = value.decode("utf-8", "replace")
         if isinstance(value, str):
             judge_python(self.runner, value, self.call, self.site)
         elif self.is_fetched(node.args[0]):

@@ -62,9 +62,22 @@ class ConstantReader(ast.NodeVisitor):
         """The full name of the called function, through imports, `__import__` and `getattr`."""
         self.look()
         parts: list[str] = []
-        while isinstance(node, ast.Attribute):
-            parts.append(node.attr)
-            node = node.value
+        while isinstance(node, ast.Attribute | ast.Subscript):
+            if isinstance(node, ast.Attribute):
+                if node.attr != "__dict__":
+                    parts.append(node.attr)
+                node = node.value
+                continue
+            # `os.__dict__["system"]`, `vars(os)["system"]`, `sys.modules["os"]`
+            key = self.constant(node.slice) if not isinstance(node.slice, ast.Slice) else None
+            holder = self.holder(node.value)
+            if not isinstance(key, str) or holder is None:
+                break
+            parts.append(key)
+            if not holder:
+                return ".".join(reversed(parts))
+            parts.append(holder)
+            return ".".join(reversed(parts))
         if isinstance(node, ast.Name):
             parts.append(self.names.get(node.id, node.id))
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
@@ -80,6 +93,16 @@ class ConstantReader(ast.NodeVisitor):
             # The method of a value: `.write_text` of a path that an expression makes.
             parts.append("")
         return ".".join(reversed(parts))
+
+    def holder(self, node: ast.expr) -> str | None:
+        """What a name is looked up in: a module, nothing for all modules, None for an ordinary value."""
+        if isinstance(node, ast.Attribute) and node.attr == "__dict__":
+            return self.dotted(node.value)
+        if isinstance(node, ast.Call) and self.dotted(node.func) in ("vars", "builtins.vars") and node.args:
+            return self.dotted(node.args[0])
+        if isinstance(node, ast.Call) and self.dotted(node.func) in ("globals", "locals"):
+            return ""
+        return "" if isinstance(node, ast.Attribute) and self.dotted(node) == "sys.modules" else None
 
     def constant(self, node: ast.expr | None) -> object:
         """The value of an expression made of literals; None when it cannot be known or grows too large."""
@@ -158,6 +181,8 @@ class ConstantReader(ast.NodeVisitor):
             and arguments
         ):
             return arguments[0]
+        if name.endswith((".expanduser", ".resolve", ".absolute")) and isinstance(base, str):
+            return base
         if name in ("pathlib.Path.home", "os.path.expandvars"):
             return self.home if name.endswith("home") else arguments[0] if arguments else None
         if name == "os.path.join" and all(isinstance(argument, str) for argument in arguments):

@@ -8,6 +8,7 @@ from typing import Protocol
 import msgspec
 
 from toolcrib.approval.shell.model import ExpandedWord, Severity, StreamData
+from toolcrib.approval.shell.paths import MAX_PATH
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.state import ShellState
 
@@ -31,6 +32,9 @@ class Runner(Protocol):
     def run_text(self, text: str, state: ShellState, stdin: StreamData | None, site: CommandLocation) -> StreamData:
         """Judge a shell script given as text."""
 
+    def suspects(self, command: str | list[ExpandedWord], state: ShellState, site: CommandLocation) -> bool:
+        """Whether a text or words would be dangerous if they ran as a command; reports nothing."""
+
     def feed(self, path: str, data: StreamData, state: ShellState) -> StreamData:
         """Judge the script in `>( … )` with what is written to it; returns what it prints."""
 
@@ -51,3 +55,22 @@ class Runner(Protocol):
 
 Handler = Callable[[Runner, CommandCall, CommandLocation], StreamData | None]
 """Judges one command; returns what it prints, or None if that is not known."""
+
+WORDS_IN_A_STEP = 4
+PATH_CHARACTERS_IN_A_STEP = 1000
+OPTION_LETTERS_IN_A_STEP = 64
+CHARACTERS_PASSED_ON = 2000
+
+
+def effort(words: list[ExpandedWord], state: ShellState, stdin: StreamData | None) -> int:
+    """The steps that judging one command takes: every word may be a path relative to its directory."""
+    path_characters = len(words) * len(state.cwd) + sum(min(len(word.text), MAX_PATH) for word in words)
+    letters = sum(len(word.text) for word in words if word.text.startswith("-"))
+    read = len(stdin.text) if stdin is not None and stdin.text is not None else 0
+    return (
+        1
+        + len(words) // WORDS_IN_A_STEP
+        + path_characters // PATH_CHARACTERS_IN_A_STEP
+        + letters // OPTION_LETTERS_IN_A_STEP
+        + read // CHARACTERS_PASSED_ON
+    )

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from toolcrib.approval.shell.judge import judge_write
-from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, NotUnderstood, Origin, Severity, StreamData, name_set
+from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, Origin, Severity, StreamData, name_set
 from toolcrib.approval.shell.paths import is_protected, is_secret, place, resolve
 from toolcrib.approval.shell.rules import BY_PROGRAM
 from toolcrib.approval.shell.rules.base import CommandCall
@@ -108,7 +108,7 @@ COMMAND_ENDINGS: Endings = {
 }
 LITERAL = re.compile(r"\"([^\"\n]{0,200})\"|'([^'\n]{0,200})'|`([^`\n]{0,200})`")
 STARTS_PROCESSES = re.compile(
-    r"\b(?:system|exec\w*|e?spawn\w*|popen\w*|shell\w*|run\w*|cmd|command|[pP]rocess\w*|execute|child\w*|fork|call\w*|getline"
+    r"\b(?:\w*system|\w*exec\w*|\w*spawn\w*|popen\w*|shell\w*|run\w*|cmd|command|[pP]rocess\w*|execute|child\w*|fork|call\w*|getline"
     r"|open\w*|sh|bash|eval)\b|\|"
 )
 CHANGES_FILES = re.compile(
@@ -174,7 +174,7 @@ def _run_commands(runner: Runner, language: str, code: str, call: CommandCall, s
             ran = True
     for text in quoted(code, RUNS, STRING_ENDINGS):
         if text.strip():
-            runner.run_text(_unquote(text), call.state.copy(), None, site)
+            run_from_code(runner, _unquote(text), call, site)
             ran = True
     if language == "awk":
         for text in re.findall(r"\"([^\"]+)\"\s*\|&?\s*getline|\|&?\s*\"([^\"]+)\"", code):
@@ -194,10 +194,20 @@ def _run_commands(runner: Runner, language: str, code: str, call: CommandCall, s
             ran = True
     debugger = DEBUGGER_SHELL.match(code) if language in ("gdb", "lldb") else None
     if debugger is not None:
-        runner.run_text(debugger.group(1), call.state.copy(), None, site)
+        run_from_code(runner, debugger.group(1), call, site)
     elif language in ("gdb", "lldb") and re.match(r"\s*(?:python|py|script|pi|source|command script)\b", code):
         runner.report("unknown_code", "runs code inside the debugger", site)
     return ran
+
+
+BARE_SHELL = re.compile(r"\s*(?:exec\s+)?(?:/\S*/)?(?:ba|z|da|k|c|tc|fi|a)?sh(?:\s+-[ilp]+)*[\s0-9<>&]*$")
+
+
+def run_from_code(runner: Runner, text: str, call: CommandCall, site: CommandLocation) -> None:
+    """Judge a command that code or an editor runs; a shell without a command there is a way around what is judged."""
+    if BARE_SHELL.match(text):
+        runner.report("unknown_code", f"opens a shell from inside {call.program}", site)
+    runner.run_text(text, call.state.copy(), None, site)
 
 
 DEBUGGER_SHELL = re.compile(r"\s*(?:(?:platform\s+)?shell|make|!|pipe\b[^|]*\||\|[^|]*\|)\s*(.+)", re.DOTALL)
@@ -205,12 +215,10 @@ DEBUGGER_SHELL = re.compile(r"\s*(?:(?:platform\s+)?shell|make|!|pipe\b[^|]*\||\
 
 def _judge_literals(runner: Runner, code: str, call: CommandCall, site: CommandLocation) -> None:
     """Judge strings that are commands or protected paths, whatever function of the language takes them."""
-    literals = [next(group for group in match if group) for match in LITERAL.findall(code) if any(match)][:MAX_LITERALS]
+    literals = literals_of(code)
     if STARTS_PROCESSES.search(code):
-        for number, text in enumerate(literals):
-            _judge_possible_command(runner, text, literals[number + 1 : number + 5], call, site)
-    changes = CHANGES_FILES.search(code) is not None
-    for text in literals if changes else []:
+        judge_literal_commands(runner, literals, call, site)
+    for text in literals if CHANGES_FILES.search(code) is not None else []:
         path = HOME_VARIABLE.sub(call.state.home, text).lstrip("<>+| ")
         # The home folder may have been put before it: `ENV["HOME"] + "/.profile"`.
         for one in (path, f"{call.state.home}/{path.lstrip('/')}") if path.lstrip("/")[:1] == "." else (path,):
@@ -220,23 +228,30 @@ def _judge_literals(runner: Runner, code: str, call: CommandCall, site: CommandL
                 return
 
 
-def _judge_possible_command(
-    runner: Runner, text: str, following: list[str], call: CommandCall, site: CommandLocation
-) -> None:
-    words = text.strip("|! ").split(None, 1)
-    program = words[0].rpartition("/")[2] if words else ""
-    if program in INTERPRETERS and text.strip().startswith("|"):
-        runner.report("unknown_code", f"passes data to {program}, which runs it", site)
-    if program not in BY_PROGRAM:
-        return
-    try:
+def literals_of(code: str) -> list[str]:
+    found = (next((group for group in groups if group), "") for groups in LITERAL.findall(code))
+    return [text for text in found if text][:MAX_LITERALS]
+
+
+def judge_literal_commands(runner: Runner, literals: list[str], call: CommandCall, site: CommandLocation) -> None:
+    """Report strings that would be dangerous commands, and lists of strings that are the words of one."""
+    for number, text in enumerate(literals):
+        words = text.strip("|! ").split(None, 1)
+        program = words[0].rpartition("/")[2] if words else ""
+        if program in INTERPRETERS and text.strip().startswith("|"):
+            runner.report("unknown_code", f"passes data to {program}, which runs it", site)
+        following = literals[number + 1 : number + 5]
+        if program not in BY_PROGRAM and program not in INTERPRETERS:
+            continue
+        suspect = False
         if len(words) > 1:
-            runner.run_text(text.strip("|! "), call.state.copy(), None, site)
+            suspect = runner.suspects(text.strip("|! "), call.state, site)
         elif following and following[0].startswith("-"):
-            runner.invoke([ExpandedWord(each) for each in (text, *following)], call.state.copy(), None, site)
-    except NotUnderstood:
-        # An ordinary text that starts with the name of a program.
-        runner.spend(1)
+            given = [ExpandedWord(each) for each in (text, *" ".join(following).split())]
+            suspect = runner.suspects(given, call.state, site)
+        if suspect:
+            runner.report("unknown_code", f"may run the command {text[:80]!r} that it contains", site)
+            return
 
 
 def quoted(code: str, opening: re.Pattern[str], endings: Endings) -> Iterator[str]:

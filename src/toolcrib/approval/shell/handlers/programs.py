@@ -12,7 +12,7 @@ from toolcrib.approval.shell.python_code import judge_python
 from toolcrib.approval.shell.rules import BY_PROGRAM
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import CommandLocation, Handler, Runner
-from toolcrib.approval.shell.script_code import judge_script_code
+from toolcrib.approval.shell.script_code import judge_script_code, run_from_code
 from toolcrib.approval.shell.sql import MAX_SQL, sql_danger
 from toolcrib.approval.shell.state import ShellState
 
@@ -169,6 +169,8 @@ def remember_git(runner: Runner, call: CommandCall, site: CommandLocation) -> No
     """Follow what git commands in one line prepare for each other: aliases, remotes, fresh clones."""
     words = [each.text for each in call.arguments.operands]
     texts = [word.text for word in call.words]
+    if any("ext::" in word for word in words[1:4]):
+        runner.report("remote_code", "runs a command as the transport of a repository", site)
     if words[:1] == ["config"] and len(texts) > 2 and texts[-2].startswith("alias."):
         call.state.aliases["git " + texts[-2][6:]] = texts[-1]
     elif words[:1] == ["clone"] and len(words) > 1:
@@ -254,7 +256,7 @@ def editor(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamDa
                 site,
             )
         elif escape:
-            runner.run_text(next(group for group in escape.groups() if group), call.state.copy(), None, site)
+            run_from_code(runner, next(group for group in escape.groups() if group), call, site)
     return None
 
 
@@ -368,7 +370,7 @@ HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(("rails", "artisan"), framework_shell),
     "sed": sed,
     "gsed": sed,
-    **dict.fromkeys(("vim", "vi", "nvim", "ex", "ed", "gvim", "view"), editor),
+    **dict.fromkeys(("vim", "vi", "nvim", "ex", "ed", "red", "gvim", "view", "vimdiff", "rvim", "rview"), editor),
     **dict.fromkeys(("curl", "wget", "aria2c"), download),
     **dict.fromkeys(("cp", "mv", "install", "ln"), copy_data),
     **dict.fromkeys(("mail", "mailx", "s-nail"), mail_reader),

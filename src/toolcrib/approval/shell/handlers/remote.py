@@ -6,7 +6,7 @@ import re
 
 from toolcrib.approval.shell.model import ANYTHING, UNKNOWN, ExpandedWord, Origin, StreamData, name_set
 from toolcrib.approval.shell.options import parse_arguments
-from toolcrib.approval.shell.paths import resolve
+from toolcrib.approval.shell.paths import is_protected, place, resolve
 from toolcrib.approval.shell.rules.base import SPECS, CommandCall
 from toolcrib.approval.shell.runner import CommandLocation, Handler, Runner
 from toolcrib.approval.shell.state import ShellState
@@ -73,6 +73,11 @@ def container(runner: Runner, call: CommandCall, site: CommandLocation) -> Strea
     state.cwd, state.cwd_known = (arguments.value("-w", "--workdir") or ExpandedWord("/")).text, True
     if arguments.has("--privileged") or any(outside == "/" for _, outside in state.mounts):
         runner.report("container", "gives a container full access to the host", site)
+    for value in arguments.values("-v", "--volume"):
+        outside, _, options = value.text.partition(":")
+        if is_protected(resolve(outside, call.state), call.state) and not options.endswith(":ro"):
+            shown = outside.replace(UNKNOWN, "…")
+            runner.report("system_config", f"lets a container change {shown}", site, paths=(shown,))
     entrypoint = arguments.value("--entrypoint")
     if entrypoint is not None:
         inner = [entrypoint, *inner]
@@ -187,9 +192,20 @@ def file_transfer(runner: Runner, call: CommandCall, site: CommandLocation) -> S
     for line in re.split(r"[;\n]|&&|\|\|", "\n".join(texts))[:400]:
         if re.match(r"\s*(?:glob\s+(?:-\w\s+)?)?-?@?(?:m?rm|rmdir|m?delete|mirror\s.*--delete)\b", line):
             runner.report("recursive_delete", "deletes files on another host", site)
+        elif sends_folder(line, call):
+            runner.report("exfiltration", "sends the home folder to another host", site)
         elif line.lstrip().startswith("!"):
             runner.run_text(line.lstrip()[1:], call.state.copy(), None, site)
     return None
+
+
+def sends_folder(line: str, call: CommandCall) -> bool:
+    if not re.match(r"\s*(?:mirror\s.*(?:-R|--reverse)|m?put\b)", line):
+        return False
+    paths = (
+        resolve(word.replace("~", call.state.home, 1), call.state) for word in line.split()[1:8] if word[0] in "/~"
+    )
+    return any(place(path, call.state) in ("home", "root", "secret", "home_config") for path in paths)
 
 
 def ansible(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from toolcrib.approval.shell.option_table import GIT_SETTING
+from toolcrib.approval.shell.paths import place, resolve
 from toolcrib.approval.shell.rules.base import CommandCall, DangerClass, Rule, operand, operands_at_least
 
 DANGERS = (
@@ -54,6 +55,15 @@ def not_a_plain_alias(texts: list[str]) -> bool:
     return not aliases or any(text.startswith("!") for text in texts)
 
 
+def serves_everything(call: CommandCall) -> bool:
+    serving = call.program not in ("php", "npx", "caddy") or any(
+        word.text in ("-S", "serve", "http-server", "file-server", "live-server") for word in call.words
+    )
+    return serving and any(
+        place(resolve(word, call.state), call.state) in ("home", "root", "secret") for word in call.words if word.text
+    )
+
+
 BUS_LOOKS = re.compile(r"(?:.*\.)?(?:Get\w*|List\w*|Introspect|Ping|Can\w+|Is\w+|Has\w+|Inhibit|Notify)$")
 BUS_METHOD = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w+$")
 BUS_OWNERS = re.compile(
@@ -83,6 +93,45 @@ def sets_what_runs(call: CommandCall) -> bool:
 
 
 RULES = (
+    Rule(
+        "xdotool ydotool wtype dotool",
+        reason="types into other programs",
+        where=lambda call: any(word.text in ("type", "key", "keydown", "exec", "-k", "-M") for word in call.words),
+        yes="xdotool type x",
+        no="xdotool getactivewindow",
+    ),
+    Rule(
+        "dmsetup",
+        "create|remove|remove_all|load|reload|suspend|wipe_table|message",
+        reason="changes how disks are mapped",
+        yes="dmsetup create x",
+        no="dmsetup ls",
+    ),
+    Rule(
+        "run-parts",
+        reason="runs every program in a folder",
+        unless="--test --list",
+        where=operands_at_least(1),
+        key="unknown_code",
+        yes="run-parts /tmp/d",
+        no="run-parts --test /etc/cron.daily",
+    ),
+    Rule(
+        "service",
+        reason="runs a program by a path",
+        where=operand(lambda text: "/" in text and ".." in text),
+        key="unknown_code",
+        yes="service ../../bin/x",
+        no="service nginx status",
+    ),
+    Rule(
+        "php serve http-server live-server miniserve darkhttpd httpd thttpd webfsd caddy npx",
+        reason="serves the home folder or the whole disk to the network",
+        where=serves_everything,
+        key="exfiltration",
+        yes="php -S 0.0.0.0:80 -t ~",
+        no="php -S localhost:8000 -t public",
+    ),
     Rule(
         "dbus-send gdbus busctl qdbus",
         reason="makes a service of the system do something",
