@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,7 @@ def build_policy(options: GateOptions) -> Policy:
         # A program that passes an approver wants it to be asked.
         answer = "ask"
     return Policy(
-        sensitive=SensitivePaths(str(options.settings.home.root)),
+        sensitive=SensitivePaths(str(options.settings.home.root), _program_folders()),
         workspace=options.workspace,
         workspace_follows_cwd=options.workspace_follows_cwd,
         home=_user_home(),
@@ -71,6 +72,13 @@ def _provenance_mode(setting: str, answer: str, *, attended: bool) -> Provenance
     if setting == "off":
         return "off"
     return "decide" if setting == "on" or answer == "deny" or not attended else "show"
+
+
+def _program_folders() -> tuple[str, ...]:
+    """The absolute folders of PATH, except those of the system, which are protected anyway."""
+    system = ("/usr/", "/bin", "/sbin", "/snap/", "/nix/")
+    folders = (each.rstrip("/") for each in os.get_exec_path())
+    return tuple(dict.fromkeys(each for each in folders if each.startswith("/") and not each.startswith(system)))
 
 
 def _user_home() -> str:

@@ -181,6 +181,8 @@ class SensitivePaths(msgspec.Struct, frozen=True):
     """The sensitive paths of one user and one toolcrib home."""
 
     own_home: str
+    search_path: tuple[str, ...] = ()
+    """The folders that programs are started from, except those of the system."""
 
     def reason_to_deny_write(self, path: str, folders: PathScope) -> str:
         """Why no tool may write or delete this path; empty if a tool may."""
@@ -212,7 +214,14 @@ class SensitivePaths(msgspec.Struct, frozen=True):
                 return "its content takes effect later without anyone seeing it"
             if _matches_in_home(one, folders, STARTS_IN_HOME) or _matches_in_home(one, folders, PROGRAMS_IN_HOME):
                 return "programs run it, or read from it what to run"
+            if any(is_inside(one, folder) for folder in self.started_from(folders)):
+                return "programs are started from its folder"
         return ""
+
+    def started_from(self, folders: PathScope) -> tuple[str, ...]:
+        """The folders that programs are started from, except those of the workspace, which are the project's."""
+        root = folders.real(folders.workspace) if folders.workspace else ""
+        return tuple(each for each in self.search_path if not (root and is_at_or_inside(folders.real(each), root)))
 
     def is_managed_by(self, tool: str, path: str, folders: PathScope) -> bool:
         """Whether a path, with links resolved, is in the folder that this built-in tool manages."""
@@ -228,11 +237,12 @@ class SensitivePaths(msgspec.Struct, frozen=True):
         return lowered in at or lowered.startswith(inside)
 
     def protected_paths(self, folders: PathScope) -> tuple[str, ...]:
-        """What a command must not touch in a toolcrib home outside its default location."""
+        """What a command must not touch: folders of programs, and a toolcrib home outside its default location."""
+        programs = self.started_from(folders)
         if self.own_home == f"{folders.home}/.toolcrib":
-            return ()
+            return programs
         names = (*OWN_CODE, *OWN_TEXTS)
-        return (*self._own(folders), *(f"{root}/{name}" for root in self._roots(folders) for name in names))
+        return (*self._own(folders), *(f"{root}/{name}" for root in self._roots(folders) for name in names), *programs)
 
     def is_secret(self, path: str, folders: PathScope) -> bool:
         """Whether reading a path reveals a key or a password."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from toolcrib.approval.shell.model import NOTHING, UNKNOWN, ExpandedWord, NotUnderstood, Origin, StreamData, name_set
-from toolcrib.approval.shell.paths import is_private, is_secret, place, resolve
+from toolcrib.approval.shell.paths import is_private, is_protected, is_secret, place, resolve
 from toolcrib.approval.shell.rules import BY_PROGRAM, TAKES_SUBCOMMAND
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.rules.other_tools import ANY_UNLISTED
@@ -392,11 +392,20 @@ def into_last(call: CommandCall) -> list[ExpandedWord]:
         return operands
     moved = operands[:-1] if call.program == "mv" and directory is None else operands if call.program == "mv" else []
     if directory is not None:
-        return [directory, *moved]
+        return [directory, *inside_of(directory, operands, call), *moved]
     if len(operands) < 2:
         return []
     last = operands[-1]
     remote = re.match(r"[\w.@-]+:", last.text)
     # An absolute path on another host is judged like a local one.
     target = last.with_text(last.text[remote.end() :]) if remote else last
-    return moved if remote and not target.text.startswith("/") else [target, *moved]
+    if remote:
+        return [target, *moved] if target.text.startswith("/") else moved
+    return [target, *inside_of(target, operands[:-1], call), *moved]
+
+
+def inside_of(directory: ExpandedWord, sources: list[ExpandedWord], call: CommandCall) -> list[ExpandedWord]:
+    """What copies are named if the target is a directory, as far as they are protected: `cp .bashrc ~/`."""
+    names = (each.text.rstrip("/").rpartition("/")[2] for each in sources[:MAX_WRITTEN])
+    inside = (directory.with_text(f"{directory.text.rstrip('/')}/{name.rpartition(':')[2]}") for name in names if name)
+    return [each for each in inside if is_protected(resolve(each, call.state), call.state)]

@@ -132,8 +132,6 @@ def place(path: str, state: ShellState) -> Place:
         return "secret"
     if is_protected(whole, state):
         return "home_config"
-    if any(whole == own or whole.startswith(own + "/") for own in state.own):
-        return "home_config"
     if TEMPORARY.match(path):
         return "temporary"
     if SYSTEM_FILES.match(path):
@@ -147,6 +145,8 @@ def is_protected(path: str, state: ShellState) -> bool:
     """True for what the user's programs run, or read as settings that run commands, wherever the workspace is."""
     if path[:1] == "~":
         path = state.home + path[1:]
+    if any(path == own or path.startswith(own + "/") for own in state.own):
+        return True
     in_home = home_relative(path, state)
     if in_home is not None:
         return any(pattern.match(in_home) for pattern in IN_HOME)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from toolcrib.approval.paths import is_inside
 from toolcrib.approval.shell.handlers.wrappers import RUNNERS, WRAPPERS
 from toolcrib.approval.shell.judge import RUN_LATER
 from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, name_set
@@ -85,7 +86,7 @@ def judge_protected(runner: Runner, call: CommandCall, site: CommandLocation) ->
     for word in written_words(call):
         for text in named(word.text, call.state.home):
             path = resolve(text, call.state) if text else ""
-            if is_protected(path, call.state) or RUN_LATER.search(path):
+            if may_not_change(path, call.state):
                 shown = path.replace(UNKNOWN, "…")
                 reason = f"{call.program} may change {shown}, which the user's programs run or read commands from"
                 runner.report("system_config", reason, site, paths=(path,))
@@ -101,6 +102,14 @@ def judge_protected(runner: Runner, call: CommandCall, site: CommandLocation) ->
             site,
             paths=(state.home,),
         )
+
+
+def may_not_change(path: str, state: ShellState) -> bool:
+    if RUN_LATER.search(path):
+        return True
+    # Whoever works in a folder of start-up files means them.
+    at_work = is_inside(path, state.start) and is_protected(state.start, state)
+    return not at_work and is_protected(path, state)
 
 
 def in_protected_folder(call: CommandCall) -> bool:
