@@ -113,7 +113,7 @@ def judge_environment(
             judge_variable(runner, name, value[0], call, site)
         elif name.startswith(LOADERS):
             runner.report("unknown_code", f"loads other code into the program through {name}", site)
-        elif name == "PATH" and value and ANYBODYS_DIRECTORY.match(value[0].text):
+        elif name == "PATH" and value and (ANYBODYS_DIRECTORY.match(value[0].text) or value[0].text.startswith(".:")):
             runner.report("unknown_code", "runs programs from a world-writable directory", site)
 
 

@@ -11,6 +11,7 @@ from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, Origin, name_se
 from toolcrib.approval.shell.option_table import (
     BY_PROGRAM,
     GIT_SETTING,
+    OFFICIAL_INDEX,
     OPTIONS_THAT_RUN,
     SETTINGS,
     WITH_SUBCOMMANDS,
@@ -78,7 +79,7 @@ SAYS_IT_RUNS = re.compile(
     r"|plugin|load|require"
     r"|preload|init|extension|rc|custom-dir|hooks?-?dir)"
 )
-RUNS_NEXT = re.compile(r"-.+|exec\w*|run|shell|eval|do|call|sh")
+RUNS_NEXT = re.compile(r"-.+|exec\w*|run(?:-\w+)?|shell|eval|do|call|sh")
 TEXT_OPTIONS = name_set("-m --message --title --body --description --text --comment --notes --subject --prompt")
 MAX_LINES = 60
 
@@ -123,7 +124,7 @@ def judge_unlisted(runner: Runner, call: CommandCall, site: CommandLocation) -> 
             if runner.suspects(words[number:], call.state, site):
                 use.report(f"may run {text}")
             return
-        before = words[number - 1].text if number else ""
+        before = words[number - 1].text if number else call.program
         if before not in TEXT_OPTIONS and text.partition("=")[0] not in TEXT_OPTIONS:
             judge_unknown_word(use, before, text)
     given = call.stdin.text if call.stdin is not None else None
@@ -231,6 +232,9 @@ def judge_value(use: Use, kind: str, value: ExpandedWord) -> None:
             run_hidden(use, bound.group(1) or bound.group(2))
     elif kind in OPTIONS_THAT_RUN:
         judge_more_options(use, kind, text)
+    elif kind == "index":
+        if not OFFICIAL_INDEX.match(text):
+            use.runner.report("package", f"{use.name} makes packages come from {text[:80]}", use.site)
     elif kind == "git_key":
         key = text.lower()
         if GIT_SETTING.runs.match(key) or GIT_SETTING.loads.match(key) or not GIT_SETTING.harmless.match(key):
@@ -286,6 +290,8 @@ def judge_setting(use: Use, text: str) -> None:
 def judge_setting_that_runs(use: Use, key: str, value: str, option: str) -> None:
     if "--config-env" in option:
         use.report("runs what a variable says")
+    elif use.call.program.startswith("apt") or (key.endswith("helper") and value.startswith("!")):
+        use.report("runs a command with passwords or rights that others do not have")
     elif key.startswith("alias.") and use.call.program == "git":
         # The alias itself is judged where it is called.
         if value.startswith("!"):

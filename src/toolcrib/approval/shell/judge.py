@@ -355,7 +355,11 @@ def targets(call: CommandCall) -> Iterable[ExpandedWord]:
     if program == "curl":
         return call.arguments.values("-o", "--output", "--output-dir", "-c", "--cookie-jar", "-D", "--dump-header")
     if program == "wget":
-        return call.arguments.values("-O", "--output-document", "-P", "--directory-prefix", "-o", "--output-file")
+        folder = call.arguments.value("-P", "--directory-prefix")
+        saved = inside_of(folder, call.arguments.operands, call) if folder is not None else []
+        return saved + call.arguments.values(
+            "-O", "--output-document", "-P", "--directory-prefix", "-o", "--output-file"
+        )
     if program in ("tar", "bsdtar"):
         extracts = any(re.match(r"-?[a-zA-Z]*x", word.text) for word in words[:1]) or call.arguments.has(
             "-x", "--extract", "--get"

@@ -26,7 +26,7 @@ WITH_SUBCOMMANDS = name_set("git go")
 # `NAME=`, `-name:` and `+` are the beginnings of words whose rest is the value.
 TABLE = """
 git | -c --config-env | setting
-git | --exec-path | file
+git | --exec-path | command
 git clone init | --template | file
 git clone | -c --config | setting
 git clone fetch pull ls-remote fetch-pack | -u --upload-pack --exec | command
@@ -54,6 +54,7 @@ sort gsort | --compress-program | command
 ag ack bat batcat delta | --pager | command
 man | -P --pager -H --html | command
 less more most | +! | program
+less | -k --lesskey-file --lesskey-src | file
 scp sftp | -S -D | command
 ssh scp sftp ssh-copy-id autossh sshfs check_by_ssh | -o | setting
 ssh scp sftp autossh sshfs | -F | file
@@ -64,6 +65,7 @@ strace ltrace | -o --output | |command
 gdb | -x -ix --command --init-command | file
 lldb | -s --source -S --source-before-file | file
 make gmake bmake | MAKE= | command
+make gmake bmake | .SHELLFLAGS= | ask
 make gmake bmake | SHELL= CC= CXX= CPP= LD= AR= AS= FC= RM= INSTALL= RANLIB= STRIP= PYTHON= CARGO= GO= NODE= NPM= | tool
 make gmake bmake ninja | -f --file --makefile | file
 cmake ctest | -P -S --script | file
@@ -194,9 +196,18 @@ LESS MORE | less_options
 VIMINIT EXINIT | vim
 PYTHONBREAKPOINT GIT_CONFIG_PARAMETERS | ask
 GIT_CONFIG_KEY_* | git_key
+CFLAGS CXXFLAGS CPPFLAGS LDFLAGS CGO_CFLAGS CGO_CXXFLAGS CGO_LDFLAGS | compiler_options
+PIP_INDEX_URL PIP_EXTRA_INDEX_URL UV_INDEX_URL UV_DEFAULT_INDEX UV_INDEX UV_EXTRA_INDEX_URL GOPROXY | index
+NPM_CONFIG_REGISTRY npm_config_registry YARN_REGISTRY YARN_NPM_REGISTRY_SERVER | index
 """
 
+OFFICIAL_INDEX = re.compile(
+    r"(?!\w+://)|https://(?:pypi\.org|test\.pypi\.org|registry\.npmjs\.org|registry\.yarnpkg\.com|proxy\.golang\.org)(?:[/,|]|$)"
+    r"|https?://(?:localhost|127\.)"
+)
+"""Where packages may come from without a question."""
 READS_OPTIONS = name_set(
+    "source-file source load-buffer "
     "--kubeconfig --config --config-file --conf --userconfig --private-key --key --key-file --keyfile "
     "--ssh-key --identity "
     "--identity-file --cert --cacert --ca-file --netrc-file --env-file --from-file --input --input-file "
@@ -219,6 +230,7 @@ OPTIONS_THAT_RUN: dict[str, re.Pattern[str]] = {
     "tar_options": re.compile(
         r".*(?:--(?:to-command|checkpoint-action|use-compress|rsh-command|info-script|new-volume)|-[IF])"
     ),
+    "compiler_options": re.compile(r".*(?:-fplugin=|-wrapper\b|-specs=|-B\s*/tmp)"),
     "fzf_options": re.compile(r".*(?:--bind|--preview\b)"),
     "less_options": re.compile(r".*\+!|.*-k"),
     "ssh_options": re.compile(r"(?i).*(?:proxycommand|localcommand|knownhostscommand|pkcs11provider|-F)"),

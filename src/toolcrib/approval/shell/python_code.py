@@ -37,7 +37,13 @@ EXEC_CALLS = frozenset(f"{module}.{name}" for module in ("os", "posix") for name
     "asyncio.create_subprocess_exec asyncio.subprocess.create_subprocess_exec"
 )
 DELETE_CALLS = frozenset({"shutil.rmtree", "os.removedirs", "distutils.dir_util.remove_tree", "send2trash.send2trash"})
-PASSED_ON = SHELL_CALLS | PROCESS_CALLS - {"subprocess.Popen"} | EXEC_CALLS | DELETE_CALLS | {"exec", "eval"}
+PASSED_ON = (
+    SHELL_CALLS
+    | PROCESS_CALLS - {"subprocess.Popen"}
+    | EXEC_CALLS
+    | DELETE_CALLS
+    | name_set("exec eval os.unlink os.remove")
+)
 """Functions that must not be passed to other functions, which would call them with values that nobody sees."""
 NATIVE = re.compile(r"(?:ctypes|_ctypes|cffi)(?:\.|$)")
 LOADS_FILE = name_set(
@@ -212,6 +218,8 @@ class _Reader(ConstantReader):
             isinstance(inner, ast.Attribute) and self.dotted(inner).startswith("sys.stdin") for inner in ast.walk(node)
         ):
             self.report("unknown_code", "unpacks objects from its input, which may run code")
+        elif name == "fileinput.input" and any(each.arg == "inplace" for each in node.keywords):
+            self.judge_protected(node)
         elif name in CONSOLES:
             self.report("unknown_code", "reads code from its input and runs it")
         elif name in ("sys.path.insert", "sys.path.append", "site.addsitedir"):
@@ -321,6 +329,8 @@ class _Reader(ConstantReader):
                 self.report("unknown_code", "opens a shell from inside Python")
             self.runner.run_text(value, self.call.state.copy(), None, self.site)
         elif isinstance(value, list):
+            if self.sockets and BARE_SHELL.match(" ".join(map(str, value))):
+                self.report("remote_code", "connects a shell to the network")
             self.runner.invoke(
                 [ExpandedWord(str(word)) for word in value], self.call.state.copy(), None, self.site
             ) if value else None

@@ -131,6 +131,9 @@ class ConstantReader(ast.NodeVisitor):
             return "".join(UNKNOWN if piece is None else str(piece) for piece in pieces)
         if isinstance(node, ast.Call):
             return self.called(node)
+        if isinstance(node, ast.Subscript) and not isinstance(node.slice, ast.Slice):
+            of_home = self.constant(node.slice) == "HOME" and self.dotted(node.value) == "os.environ"
+            return self.home if of_home else None
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
             value = self.constant(node.value)
             step = self.constant(node.slice.step) if node.slice.step else 1
@@ -181,13 +184,21 @@ class ConstantReader(ast.NodeVisitor):
             and arguments
         ):
             return arguments[0]
+        if name in ("os.getenv", "os.environ.get") and arguments[:1] == ["HOME"]:
+            return self.home
+        if name.endswith(".joinpath") and isinstance(base, str) and all(isinstance(each, str) for each in arguments):
+            return join(base, *[str(each) for each in arguments])
         if name.endswith((".expanduser", ".resolve", ".absolute")) and isinstance(base, str):
             return base
         if name in ("pathlib.Path.home", "os.path.expandvars"):
-            return self.home if name.endswith("home") else arguments[0] if arguments else None
+            return self.home if name.endswith("home") else expand_home(arguments[0], self.home) if arguments else None
         if name == "os.path.join" and all(isinstance(argument, str) for argument in arguments):
             return join(*[str(argument) for argument in arguments]) if arguments else None
         return None
+
+
+def expand_home(value: object, home: str) -> object:
+    return re.sub(r"\$\{?HOME\}?", lambda _: home, value) if isinstance(value, str) else value
 
 
 def is_nested(value: object) -> bool:

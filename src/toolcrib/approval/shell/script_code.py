@@ -34,7 +34,7 @@ DELETES = re.compile(
     r"fs\.rm\b|fs\.promises\.rm\b|removeSync|emptyDirSync|unlink\s*+\(?\s*+(?:glob|<|map|for|foreach|while)\b|"
     r"array_map\(\s*['\"]unlink|Remove-Item|Directory\.Delete|RemoveDirectory|"
     r"Deno\.remove(?:Sync)?\([^)]{0,200}recursive|Dir\.glob.{0,200}(?:delete|unlink)|"
-    r"Dir\[.{0,200}(?:delete|unlink)|delete-directory|File\.rm_rf|\bdelete\([^)]{0,200},\s*['\"]rf|file\s+delete\s+-force|"
+    r"\.rm\([^)]{0,200}recursive|find\(\s*sub\s*\{[^}]{0,200}unlink|Dir\[.{0,200}(?:delete|unlink)|delete-directory|File\.rm_rf|\bdelete\([^)]{0,200},\s*['\"]rf|file\s+delete\s+-force|"
     r"rm\([^)]{0,200}recursive\s*=\s*true|unlink\([^)]{0,200}recursive\s*=\s*T)"
 )
 NETWORK_SHELL = re.compile(
@@ -48,7 +48,7 @@ FETCHES = re.compile(
 )
 EVALUATES = re.compile(
     r"\b(?:eval|instance_eval|class_eval|Function|vm\.runIn\w+|assert|create_function|iex|"
-    r"Invoke-Expression|loadstring|load)\b\s*[(\s]|\(\s*eval\s*\)"
+    r"Invoke-Expression|loadstring|load)\b(?:\s*[(\s]|$)|\(\s*eval\s*\)"
 )
 FORKS = re.compile(
     r"\bfork\s+while\s+fork|\bfork\s+while\s*1|while\s*+\(?\s*+(?:1|"
@@ -108,9 +108,15 @@ COMMAND_ENDINGS: Endings = {
 }
 LITERAL = re.compile(r"\"([^\"\n]{0,200})\"|'([^'\n]{0,200})'|`([^`\n]{0,200})`")
 STARTS_PROCESSES = re.compile(
-    r"\b(?:\w*system|\w*exec\w*|\w*spawn\w*|popen\w*|shell\w*|run\w*|cmd|command|[pP]rocess\w*|execute|child\w*|fork|call\w*|getline"
-    r"|open\w*|sh|bash|eval)\b|\|"
+    r"\b(?:\w*system\w*|\w*exec\w*|\w*spawn\w*|popen\w*|shell\w*|run\w*|cmd|command|[pP]rocess\w*|execute|child\w*|fork|call\w*|getline"
+    r"|open\w*|sh|bash|eval)\b|\||\$\w+\s*\(\s*['\"]"
 )
+LOADS_FOREIGN = re.compile(
+    r"\b(?:fork|require|import|include|include_once|require_once|load|dofile|source|do|Worker|run_path)\b\s*\(?\s*['\"]"
+    r"((?:/tmp|/var/tmp|/dev/shm|https?:/)/[^'\"]*)"
+)
+LOGIN_ITEM = re.compile(r"login item|keystroke|key code")
+WORD_LIST = re.compile(r"\bqw\s*[({\[/<]([^)}\]/>]{1,400})")
 CHANGES_FILES = re.compile(
     r"(?<![=\-])>(?!=)|\b(?:\w*[wW]rite\w*|append\w*|copy\w*|cp\w*|rename\w*|move\w*|mv|sym_?link\w*|link\w*|unlink\w*|delete\w*"
     r"|rm\w*|remove\w*|file_put_contents|save\w*|touch|truncate\w*|chmod\w*|spit|download\w*|mkdir\w*)\b|['\"][wa]\+?b?['\"]"
@@ -147,7 +153,9 @@ def judge_script_code(runner: Runner, language: str, code: str, call: CommandCal
     if NETWORK_SHELL.search(code) and (ran or re.search(r"exec|spawn|popen|dup2|STDIN|system|/bin/|getline|\|&", code)):
         runner.report("remote_code", "connects a shell to the network", site)
     if EVALUATES.search(code) and (
-        FETCHES.search(code) or re.search(r"decode|unpack|fromCharCode|Buffer\.from|pack\(|atob", code)
+        FETCHES.search(code)
+        or NETWORK_SHELL.search(code)
+        or re.search(r"decode|unpack|fromCharCode|Buffer\.from|pack\(|atob|\bcurl\b|\bwget\b", code)
     ):
         runner.report("remote_code", "evaluates code that was fetched or decoded", site)
     if SENDS.search(code) and PRIVATE_FILES.search(code):
@@ -216,6 +224,13 @@ DEBUGGER_SHELL = re.compile(r"\s*(?:(?:platform\s+)?shell|make|!|pipe\b[^|]*\||\
 def _judge_literals(runner: Runner, code: str, call: CommandCall, site: CommandLocation) -> None:
     """Judge strings that are commands or protected paths, whatever function of the language takes them."""
     literals = literals_of(code)
+    foreign = LOADS_FOREIGN.search(code)
+    if foreign is not None:
+        runner.report("remote_code", f"runs the code in {foreign.group(1)[:80]}", site)
+    if call.program == "osascript" and LOGIN_ITEM.search(code):
+        runner.report("system_config", "types into other programs, or starts a program at every login", site)
+    for words in WORD_LIST.findall(code):
+        literals += [words]
     if STARTS_PROCESSES.search(code):
         judge_literal_commands(runner, literals, call, site)
     for text in literals if CHANGES_FILES.search(code) is not None else []:

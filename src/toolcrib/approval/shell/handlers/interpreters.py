@@ -186,8 +186,11 @@ def python(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamDa
         if re.fullmatch(r"-[A-Za-z]*c", word.text) and number + 1 < len(call.words):
             code = call.words[number + 1]
             break
-        if not word.text.startswith("-"):
+        if not word.text.startswith("-") or word.text.startswith("-m"):
             break
+    if call.words[:1] and call.words[0].text == "-m":
+        # What follows belongs to the module.
+        code = None
     if code is not None:
         if not code.known and code.origin & (Origin.NETWORK | Origin.DECODED):
             runner.report("remote_code", "runs code that was fetched or decoded", site)

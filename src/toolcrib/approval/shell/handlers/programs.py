@@ -58,7 +58,7 @@ EXECUTING_SUBSTITUTION = re.compile(
 SQL_ESCAPE = re.compile(r"^[ \t]*(?:\\!|\.sh(?:ell)?\b|\.sys(?:tem)?\b|system\b)\s*+(.+)$", re.MULTILINE)
 SQL_OUTPUT = re.compile(
     r"^[ \t]*(?:\.(?:output|once|save|backup|log|excel|read|import|clone)|\\(?:o|out|w|write|g|gx|i|ir|s)\b|tee\b"
-    r"|pager\b|\\copy\b.*\b(?:to|from)(?:\s+program)?)\s+(\|.*|'[^']*'|\S+)",
+    r"|pager\b|\\copy\b.*\b(?:to|from)(?:\s+program)?)\s+(\|.*|'[^']*'|\"[^\"]*\"|\S+)",
     re.MULTILINE | re.IGNORECASE,
 )
 """What clients write a result to, or run: a file, or a command after a bar."""
@@ -110,6 +110,9 @@ def judge_sql(runner: Runner, call: CommandCall, text: str, site: CommandLocatio
             runner.run_text(name[1:], call.state.copy(), None, site)
         else:
             judge_write(runner, resolve(at_home(name, call.state), call.state), ExpandedWord(name), call.state, site)
+    for source in re.findall(r"(?i)(?:infile|load_file\s*\(|read_text\s*\(|pg_read_file\s*\()\s*'([^']{1,400})'", text):
+        if is_secret(resolve(at_home(source, call.state), call.state)):
+            runner.report("credential", f"reads the secret {source}", site)
     if SQL_LOADS.search(text):
         runner.report("unknown_code", "loads a library into the database", site)
 

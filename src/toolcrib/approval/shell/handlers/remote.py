@@ -213,6 +213,8 @@ def ansible(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamD
     text = call.arguments.value("-a", "--args")
     if text is not None and (module is None or module.text.rpartition(".")[2] in ("shell", "command", "raw", "script")):
         runner.run_text(text.text, call.state.copy(), None, site)
+        if module is not None and module.text.endswith("script"):
+            runner.report("unknown_code", "runs a script on other hosts", site)
     elif text is not None and re.search(r"state=(?:absent|stopped|restarted)", text.text):
         runner.report("remote_code", "removes or stops something on other hosts", site)
     return None
@@ -243,6 +245,7 @@ TMUX_COMMANDS = name_set(
     "set-hook set-option set "
     "setw set-window-option source-file source command-prompt"
 )
+SENDS_ON = re.compile(r"\b(?:curl|wget|nc|ncat|socat|telnet)\b")
 TYPED = name_set("send-keys send stuff")
 KEYS = name_set("Enter C-m KPEnter C-j ^M")
 
@@ -260,6 +263,8 @@ def terminal(runner: Runner, call: CommandCall, site: CommandLocation) -> Stream
         words = parse_arguments(words[1:], values, stop_early=True).operands if verb in TMUX_COMMANDS else []
         words = [word for word in words if word.text not in KEYS]
         typed = verb in TYPED
+        if verb in ("pipe-pane", "pipep") and any(SENDS_ON.search(word.text) for word in words):
+            runner.report("exfiltration", "sends what a terminal shows over the network", site)
         if not typed and len(words) > 1 and verb not in ("new", "new-session", "neww", "new-window", "splitw"):
             # Each may be a command of the shell, or one of tmux with a command of the shell in it.
             for word in words:

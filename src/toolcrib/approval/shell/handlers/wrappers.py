@@ -343,6 +343,9 @@ def run_project_command(runner: Runner, call: CommandCall, site: CommandLocation
     operands = parse_arguments(
         call.words, frozenset({"-n", "-p", "--env-file", "--project", "--config", "-c", "--with"}), stop_early=True
     ).operands
+    texts = [word.text for word in call.words]
+    if "explore" in texts[:2] and "--" in texts:
+        return runner.invoke(call.words[texts.index("--") + 1 :] or [ExpandedWord("sh")], call.state, call.stdin, site)
     if not operands or not RUNNERS[call.program].match(operands[0].text):
         return None
     inner = parse_arguments(
@@ -458,7 +461,7 @@ def find(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData
         if from_the_top and changes_the_whole_machine(call, inner[0].text.rpartition("/")[2], root):
             reason = "changes permissions across the whole machine"
             runner.report("permissions", reason, site, severity="block", paths=("/",))
-        if len(inner) == 1 and BARE_SHELL.match(inner[0].text):
+        if BARE_SHELL.match(" ".join(each.text for each in inner[:4])):
             runner.report("unknown_code", "opens a shell from inside find", site)
         state = call.state.copy()
         state.many = True

@@ -65,7 +65,7 @@ def unsafe_repository(call: CommandCall) -> bool:
     )
 
 
-PACKAGE_FILE = re.compile(r"(?:\.{0,2}/|~).*|.*\.(?:rpm|deb|apk|ipk|txz|pkg|snap|flatpak|msi|xbps|eopkg)$")
+PACKAGE_FILE = re.compile(r"(?:\.{0,2}/|~|https?://).*|.*\.(?:rpm|deb|apk|ipk|txz|pkg|snap|flatpak|msi|xbps|eopkg)$")
 
 
 def installs_file(call: CommandCall) -> bool:
@@ -82,8 +82,8 @@ def installs_temporary(call: CommandCall) -> bool:
 
 RULES = (
     Rule(
-        "yum dnf zypper apk opkg pkg pkg_add snap flatpak xbps-install eopkg tdnf microdnf installer msiexec",
-        "install|localinstall|add|in|upgrade|-i|*",
+        "yum dnf zypper apk opkg pkg pkg_add snap flatpak xbps-install eopkg tdnf microdnf installer msiexec brew",
+        "install|localinstall|add|in|upgrade|-i|tap|remote-add",
         reason="installs a package from a file",
         where=installs_file,
         yes="zypper install ./x.rpm",
@@ -199,7 +199,7 @@ RULES = (
     ),
     Rule(
         "pip pip3 pipx uv",
-        "install|pip|download|wheel",
+        "install|pip|download|wheel|run|tool|runpip",
         reason="installs code from a URL",
         where=from_elsewhere,
         yes="pip install git+https://x.example/p",

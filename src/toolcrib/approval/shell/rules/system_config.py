@@ -42,10 +42,15 @@ def sets_dangerous_git(call: CommandCall) -> bool:
     if "config" not in [each.text for each in call.arguments.operands[:1]] or any(text in GIT_LOOKS for text in texts):
         return False
     keys = [text.lower() for text in texts if "." in text[1:]]
+    if PLAIN_CHOICE.fullmatch(texts[-1]) and any(CHOSEN.match(key) for key in keys):
+        return False
     named = any(GIT_SETTING.runs.match(key) or GIT_SETTING.loads.match(key) or GIT_DIVERTS.match(key) for key in keys)
     return named and len([t for t in texts if not t.startswith("-")]) > 2 and not_a_plain_alias(texts)
 
 
+CHOSEN = re.compile(r"core\.(?:editor|pager)$|credential\.(?:.+\.)?helper$|sequence\.editor$|pager\.|web\.browser$")
+PLAIN_CHOICE = re.compile(r"(?!(?:ba|z|da)?sh$|python|perl|ruby|node|php|source)[\w-]+(?: --?[\w-]+)*")
+"""A program by its plain name, which everybody chooses once."""
 GIT_DIVERTS = re.compile(r"url\..*insteadof|http\.(?:.*\.)?(?:sslverify|proxy)$|protocol\.(?:.*\.)?allow$")
 """Settings that send git elsewhere, or make it trust what it finds there."""
 
@@ -56,12 +61,11 @@ def not_a_plain_alias(texts: list[str]) -> bool:
 
 
 def serves_everything(call: CommandCall) -> bool:
-    serving = call.program not in ("php", "npx", "caddy") or any(
-        word.text in ("-S", "serve", "http-server", "file-server", "live-server") for word in call.words
+    serving = call.program not in ("php", "npx", "caddy", "git") or any(
+        word.text in ("-S", "serve", "http-server", "file-server", "live-server", "daemon") for word in call.words
     )
-    return serving and any(
-        place(resolve(word, call.state), call.state) in ("home", "root", "secret") for word in call.words if word.text
-    )
+    served = [word.text.partition("=")[2] or word.text for word in call.words] if serving else []
+    return any(text and place(resolve(text, call.state), call.state) in ("home", "root", "secret") for text in served)
 
 
 BUS_LOOKS = re.compile(r"(?:.*\.)?(?:Get\w*|List\w*|Introspect|Ping|Can\w+|Is\w+|Has\w+|Inhibit|Notify)$")
@@ -125,7 +129,7 @@ RULES = (
         no="service nginx status",
     ),
     Rule(
-        "php serve http-server live-server miniserve darkhttpd httpd thttpd webfsd caddy npx",
+        "php serve http-server live-server miniserve darkhttpd httpd thttpd webfsd caddy npx git",
         reason="serves the home folder or the whole disk to the network",
         where=serves_everything,
         key="exfiltration",
@@ -145,6 +149,36 @@ RULES = (
         reason="lets a file of commands run whenever someone enters the folder",
         yes="direnv allow .",
         no="direnv status",
+    ),
+    Rule(
+        "npm pnpm",
+        "set",
+        reason="changes where packages come from, or what runs with them",
+        where=sets_what_runs,
+        yes="npm set registry http://x.example",
+        no="npm set fund false",
+    ),
+    Rule(
+        "git",
+        "maintenance start|register",
+        reason="changes what runs on a schedule",
+        yes="git maintenance start",
+        no="git maintenance run",
+    ),
+    Rule(
+        "git hg svn bzr brz",
+        reason="passes options to ssh in an address",
+        where=operand(lambda text: re.search(r"://-|^-o.*ProxyCommand|^[\w.]*@?-o\w+=", text)),
+        key="unknown_code",
+        yes="bzr branch bzr+ssh://-oProxyCommand=x/y",
+        no="git clone ssh://git@x.example/y",
+    ),
+    Rule(
+        "loginctl",
+        "enable-linger|terminate-user|terminate-session|kill-user|kill-session|attach",
+        reason="changes what runs for a user",
+        yes="loginctl enable-linger",
+        no="loginctl list-sessions",
     ),
     Rule(
         "npm pnpm yarn pip pip3 uv",
