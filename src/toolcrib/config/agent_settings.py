@@ -13,7 +13,9 @@ from toolcrib.config.section import (
     PositiveFloat,
     PositiveInt,
     Section,
+    shorthand,
 )
+from toolcrib.config.vision_settings import VisionModelSettings
 
 
 class Prices(Section, frozen=True, kw_only=True):
@@ -63,6 +65,8 @@ class AuxiliarySettings(Section, frozen=True, kw_only=True):
     """Its provider."""
     base_url: str = ""
     """The address of its server, if it is not the provider's own."""
+    vision: Annotated[VisionModelSettings, shorthand("model")] = field(default_factory=VisionModelSettings)
+    """The model that looks at images and videos; a name alone sets `model`."""
 
 
 class ProviderEntry(Section, frozen=True, kw_only=True):
@@ -93,6 +97,13 @@ class AgentSettings(Section, frozen=True, kw_only=True):
     """The most tool calls for one question."""
     project_files: bool = True
     """Put AGENTS.md of the working folder into the prompt."""
+
+
+class ChatSettings(Section, frozen=True, kw_only=True):
+    """What `toolcrib chat` shows."""
+
+    keys: Literal["emacs", "vi"] = "emacs"
+    """The keys of the input line; in vi mode, Escape leads to normal mode."""
 
 
 class CompressionSettings(Section, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from msgspec import Meta, field
 from toolcrib.config.agent_settings import (
     AgentSettings,
     AuxiliarySettings,
+    ChatSettings,
     CompressionSettings,
     DelegationSettings,
     GuardrailSettings,
@@ -31,7 +32,9 @@ from toolcrib.config.section import (
     item_text,
     shorthand,
 )
+from toolcrib.config.serve_settings import ServeSettings
 from toolcrib.config.terminal_settings import TerminalSettings
+from toolcrib.config.vision_settings import VisionSettings
 from toolcrib.config.web_settings import WebSettings, WebsiteList
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -254,6 +257,8 @@ class Settings(Section, frozen=True, kw_only=True):
     """The model for small jobs; a name alone sets `model`."""
     providers: dict[str, ProviderEntry] = field(default_factory=dict)
     """Model servers that toolcrib doesn't know, by the name that you give them."""
+    chat: ChatSettings = field(default_factory=ChatSettings)
+    """What `toolcrib chat` shows."""
     agent: AgentSettings = field(default_factory=AgentSettings)
     """How the agent works."""
     compression: CompressionSettings = field(default_factory=CompressionSettings)
@@ -298,6 +303,10 @@ class Settings(Section, frozen=True, kw_only=True):
     """What to hide from the model and from logs, and which websites the tools may reach."""
     web: WebSettings = field(default_factory=WebSettings)
     """How `web_search` and `web_extract` work."""
+    serve: ServeSettings = field(default_factory=ServeSettings)
+    """How `toolcrib serve` works."""
+    vision: VisionSettings = field(default_factory=VisionSettings)
+    """How `vision_analyze` and `video_analyze` work."""
     logging: LoggingSettings = field(default_factory=LoggingSettings)
     """What goes into the log file."""
     yolo: Annotated[bool, NOT_IN_FILE] = False

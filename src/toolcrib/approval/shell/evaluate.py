@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
-from toolcrib.approval.shell.assignments import LASTING_HOOKS, assign, declare, judge_environment
-from toolcrib.approval.shell.command_options import HALF_KNOWN, judge_options, judge_unlisted
+from toolcrib.approval.shell.assignments import LASTING_HOOKS, assign, calculate, declare, judge_environment
 from toolcrib.approval.shell.expansion import Expander, further_input, loop_values
 from toolcrib.approval.shell.findings import FindingLog
 from toolcrib.approval.shell.fork_bombs import is_bomb, spawns_itself, spawns_without_end
 from toolcrib.approval.shell.handlers import HANDLERS
+from toolcrib.approval.shell.handlers.builtins import DANGEROUS_BY_ARGUMENTS, judge_condition
 from toolcrib.approval.shell.judge import (
     help_only,
     judge,
@@ -30,16 +31,15 @@ from toolcrib.approval.shell.model import (
     Origin,
     Severity,
     StreamData,
-    name_set,
 )
 from toolcrib.approval.shell.outputs import output_of
 from toolcrib.approval.shell.parser import parse, split_words
 from toolcrib.approval.shell.paths import resolve
-from toolcrib.approval.shell.protected_arguments import READERS, judge_protected
+from toolcrib.approval.shell.protected_arguments import judge_words
 from toolcrib.approval.shell.rules import DANGERS
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import CHARACTERS_PASSED_ON, CommandLocation, effort
-from toolcrib.approval.shell.state import ShellState
+from toolcrib.approval.shell.state import ShellState, Value
 from toolcrib.approval.shell.syntax import (
     AndOrList,
     ArithmeticCommand,
@@ -66,11 +66,6 @@ MAX_COMMAND_DEPTH = 90
 MAX_CALLS = 8
 MAX_RECURSION = 2
 INIT_SCRIPT = re.compile(r"/etc/(?:rc\.d/)?(?:init|rc)\.d/[\w.-]+$")
-DANGEROUS_BY_ARGUMENTS = name_set(
-    "rm grm srm shred wipe unlink dd truncate chmod chown chgrp kill pkill killall shutdown reboot halt poweroff init "
-    "mkfs wipefs sudo doas env nohup eval exec xargs busybox"
-)
-"""Programs that become dangerous once a later command adds arguments; an alias would hide them."""
 
 
 class Evaluator:
@@ -81,6 +76,8 @@ class Evaluator:
         self.not_understood: list[str] = []
         self.expander = Expander(self.run_substitution, self.spend)
         self.hooks: set[tuple[str, str]] = set()
+        self.given: Mapping[str, Value] = {}
+        """The variables that the session had before."""
 
         self.source = ""
         """The text that the spans of the current nodes point into."""
@@ -110,6 +107,26 @@ class Evaluator:
             self.not_understood.append(script.error)
         self.command(script.body, state, None)
         self.finish(state)
+        for each in (script, *self.scripts.values()):
+            self.require_evaluated(each)
+
+    def require_evaluated(self, script: Script) -> None:
+        """Raise NotUnderstood if a shell would evaluate a part that the evaluator did not come across."""
+        evaluated = self.expander.evaluated
+        for node in script.dynamic:
+            if id(node) not in evaluated:
+                raise NotUnderstood("a part of the command was not evaluated")
+
+    def assign(self, name: str, value: Value, state: ShellState) -> None:
+        name = state.target(name)
+        if "[" in name:
+            name = self.expander.subscript_of(name, state)
+        if name in state.integers:
+            calculate(self.expander, value, state)
+        state.assign(name, value)
+
+    def calculate(self, expression: str, state: ShellState) -> None:
+        self.expander.calculate(expression, state)
 
     def run_substitution(self, node: Substitution, state: ShellState, stdin: StreamData | None = None) -> StreamData:
         outer_source, outer_site = self.source, self.site
@@ -144,21 +161,13 @@ class Evaluator:
         return output
 
     def suspects(self, command: str | list[ExpandedWord], state: ShellState, site: CommandLocation) -> bool:
-        log, self.log = self.log, FindingLog()
-        steps = self.steps
-        try:
+        with self.log.aside() as found, suppress(NotUnderstood):
             if isinstance(command, str):
                 self.run_text(command, state.copy(), None, site)
             else:
                 self.invoke(command, state.copy(), None, site)
-            return bool(self.log.findings)
-        except NotUnderstood:
-            # An ordinary text, unless it used up what the command line may cost.
-            self.spend(1)
-            return False
-        finally:
-            self.log = log
-            self.steps = max(self.steps, steps + 1)
+        self.spend(1)
+        return bool(found)
 
     def feed(self, path: str, data: StreamData, state: ShellState) -> StreamData:
         inner = state.copy()
@@ -198,7 +207,7 @@ class Evaluator:
             case FunctionDefinition():
                 return self.define(node, state)
             case ConditionalCommand():
-                self.expander.fields(node.words, state)
+                judge_condition(self, [self.expander.text(word, state) for word in node.words], state)
                 return self.invoke([ExpandedWord("[[")], state, stdin, self.site_of(node))
             case ArithmeticCommand():
                 self.expander.arithmetic(node.arithmetic, state)
@@ -285,13 +294,14 @@ class Evaluator:
         self.condition(node, state, stdin)
         if node.counter is not None:
             self.expander.arithmetic(node.counter, state)
-        values = [None] if node.values is None else loop_values(self.expander.fields(node.values, state))
+        # A list that is empty as far as we know may still have words when it runs.
+        values = [None] if node.values is None else loop_values(self.expander.fields(node.values, state)) or [None]
         name = node.variable.literal if node.variable is not None else None
         outputs: list[StreamData] = []
         inner = state.copy()
         for value in values:
             if name is not None:
-                inner.assign(name, [value or ExpandedWord(UNKNOWN)])
+                self.assign(name, [value or ExpandedWord(UNKNOWN)], inner)
             outputs.append(self.command(node.body, inner, stdin))
         for given in further_input(stdin) if node.values is None and "read" in self.source else ():
             self.condition(node, inner, given)
@@ -306,6 +316,7 @@ class Evaluator:
             state.listing = listing
 
     def targets(self, redirections: Sequence[Redirection], state: ShellState) -> list[tuple[Redirection, ExpandedWord]]:
+        self.expander.evaluated.update([id(each.target) for each in redirections])
         return [(each, self.expander.text(each.target, state)) for each in redirections]
 
     def simple(self, node: SimpleCommand, state: ShellState, stdin: StreamData | None) -> StreamData:
@@ -403,7 +414,7 @@ class Evaluator:
             self.run_file(state.files[path], words[1:], state, site)
         if INIT_SCRIPT.match(path):
             name, words = "service", [words[0], *words]
-        if self.in_cloned_directory(path, state):
+        if path and any(path.startswith(directory + "/") for directory in state.fetched):
             self.report("remote_code", "runs a program from a repository that it has just fetched", site)
         call = CommandCall(name.removesuffix(".exe"), words[1:], state, stdin, site.text, site.span)
         handler = HANDLERS.get(call.program)
@@ -411,10 +422,7 @@ class Evaluator:
             return ANYTHING
         judge(self, call, site, handled=handler is not None)
         self.judge_flow(call, site)
-        judge_options(self, call, site)
-        judge_protected(self, call, site)
-        if (handler is None or call.program in HALF_KNOWN) and call.program not in READERS:
-            judge_unlisted(self, call, site)
+        judge_words(self, call, site, handled=handler is not None)
         printed = handler(self, call, site) if handler is not None else None
         output = printed if printed is not None else self.output(call)
         if state.sinks:
@@ -433,9 +441,6 @@ class Evaluator:
                 copies = call.program in ("tee", "sponge") and call.stdin is not None
                 data = output if copies else StreamData(None, output.origin | Origin.PROGRAM)
                 self.feed(path, data, call.state)
-
-    def in_cloned_directory(self, path: str, state: ShellState) -> bool:
-        return bool(path) and any(path.startswith(directory + "/") for directory in state.fetched)
 
     def output(self, call: CommandCall) -> StreamData:
         data = output_of(call)
@@ -463,8 +468,6 @@ class Evaluator:
             self.run_text(data.text, inner, None, site)
         elif data.origin & (Origin.NETWORK | Origin.DECODED):
             self.report("remote_code", "runs a file that it has just downloaded or decoded", site)
-
-    # Functions, aliases and hooks that this line or a later one runs
 
     def define(self, node: FunctionDefinition, state: ShellState) -> StreamData:
         name = node.name.literal
@@ -495,7 +498,11 @@ class Evaluator:
         for name, (text, place) in list(self.aliases.items()):
             with self.log.only_prepared():
                 self.judge_alias(name, text, state.copy(), place)
-        hooks = {name: value for name, value in state.variables.items() if name in LASTING_HOOKS}
+        hooks = {
+            name: value
+            for name, value in state.variables.items()
+            if name in LASTING_HOOKS and self.given.get(name) != value
+        }
         if hooks:
             with self.log.only_prepared():
                 judge_environment(self, hooks, state, self.whole_site())
@@ -577,8 +584,6 @@ class Evaluator:
             return self.invoke([*words, *arguments], state, stdin, site) if words else NOTHING
         finally:
             self.calls.pop()
-
-    # Findings and work
 
     def report(
         self, key: str, reason: str, site: CommandLocation, *, severity: Severity = "ask", paths: tuple[str, ...] = ()

@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterator
 
 from toolcrib.approval.paths import is_inside
+from toolcrib.approval.shell.command_options import HALF_KNOWN, judge_options, judge_unlisted
 from toolcrib.approval.shell.handlers.wrappers import RUNNERS, WRAPPERS
 from toolcrib.approval.shell.judge import RUN_LATER
 from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, name_set
 from toolcrib.approval.shell.option_table import READS_OPTIONS
 from toolcrib.approval.shell.options import parse_arguments
-from toolcrib.approval.shell.paths import is_protected, resolve
+from toolcrib.approval.shell.paths import is_protected, reached, resolve
 from toolcrib.approval.shell.rules.base import SPECS, CommandCall
 from toolcrib.approval.shell.runner import CommandLocation, Runner
 from toolcrib.approval.shell.state import ShellState
@@ -81,11 +82,19 @@ INTO_FOLDER = name_set("-C --directory -d -D --output-directory --target -dest")
 MAX_LOOKED_AT = 400
 
 
+def judge_words(runner: Runner, call: CommandCall, site: CommandLocation, *, handled: bool) -> None:
+    """Judge the words of a command beyond its rules: what they run, what they may change, and what nobody knows."""
+    judge_options(runner, call, site)
+    judge_protected(runner, call, site)
+    if (not handled or call.program in HALF_KNOWN) and call.program not in READERS:
+        judge_unlisted(runner, call, site)
+
+
 def judge_protected(runner: Runner, call: CommandCall, site: CommandLocation) -> None:
     """Report protected paths that a command may write, because its program is not known to only read them."""
     for word in written_words(call):
         for text in named(word.text, call.state.home):
-            path = resolve(text, call.state) if text else ""
+            path = reached(text, call.state) if text else ""
             if may_not_change(path, call.state):
                 shown = path.replace(UNKNOWN, "…")
                 reason = f"{call.program} may change {shown}, which the user's programs run or read commands from"
@@ -142,6 +151,8 @@ def written_words(call: CommandCall) -> Iterator[ExpandedWord]:
 
 def could_name(text: str, state: ShellState) -> bool:
     """A quick look: protected files are in the home folder, and their names start with a dot or are folders' names."""
+    if state.links or (state.view is not None and text[:1] != "-"):
+        return True
     return "/" in text or text[:1] in ".~" or text.endswith(".pth") or state.cwd.startswith(state.home)
 
 

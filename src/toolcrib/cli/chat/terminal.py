@@ -8,16 +8,17 @@ import os
 import select
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import Literal, TextIO
 
 from prompt_toolkit.application import Application, in_terminal
 from prompt_toolkit.application.current import set_app
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import Completer
 from prompt_toolkit.data_structures import Size
+from prompt_toolkit.enums import EditingMode
 from prompt_toolkit.filters import Condition, has_completions
 from prompt_toolkit.formatted_text import ANSI, AnyFormattedText, StyleAndTextTuples
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
@@ -36,6 +37,7 @@ from rich.text import Text
 
 from toolcrib.cli.chat.frontend import InputListener, forward_signals
 from toolcrib.cli.chat.input import chat_keys, edit_in_editor
+from toolcrib.cli.chat.picker import Picker, PickerRow, picker_application
 from toolcrib.cli.chat.renderer import ChatMarkdown, TerminalRenderer
 from toolcrib.cli.chat.status import FRAMES_PER_SECOND, Status
 from toolcrib.config.files import OWNER_FILE, make_folder
@@ -213,7 +215,14 @@ class TerminalFrontend:
     is_live = True
 
     def __init__(
-        self, stream: TextIO, status: Status, completer: Completer, history_file: Path, *, colour: bool
+        self,
+        stream: TextIO,
+        status: Status,
+        completer: Completer,
+        history_file: Path,
+        *,
+        colour: bool,
+        keys: Literal["emacs", "vi"] = "emacs",
     ) -> None:
         self._stream = stream
         self._status = status
@@ -233,6 +242,7 @@ class TerminalFrontend:
             style=STYLE,
             color_depth=None if colour else ColorDepth.DEPTH_1_BIT,
             erase_when_done=True,
+            editing_mode=EditingMode.VI if keys == "vi" else EditingMode.EMACS,
             input=create_input(sys.stdin),
             output=self._output,
         )
@@ -262,6 +272,11 @@ class TerminalFrontend:
         self._refresh_is_due = False
         self._app.invalidate()
 
+    def send(self, sequence: str) -> None:
+        with suppress(OSError):  # the terminal is gone; a signal ends the chat
+            self._output.write_raw(sequence)
+            self._output.flush()
+
     def prefill(self, text: str) -> None:
         if not self._buffer.text:
             self._buffer.insert_text(text)
@@ -288,6 +303,11 @@ class TerminalFrontend:
             self._output.write_raw(text.replace("\n", "\r\n"))
             self._output.flush()
         self._app.invalidate()
+
+    async def pick(self, title: str, rows: Sequence[PickerRow], chosen: int = 0) -> int | None:
+        picker = Picker(title, rows, self._status.symbols, chosen)
+        async with self.suspended():
+            return await picker_application(picker, create_input(sys.stdin), self._output).run_async()
 
     @asynccontextmanager
     async def suspended(self) -> AsyncIterator[None]:
