@@ -65,7 +65,7 @@ async def measure_ours(runtime: Runtime, pages: list[SavedPage], address: str) -
 
 
 def _cpu(runtime: Runtime) -> float:
-    readers = [worker._process.pid for worker in runtime.services.web._reader._idle]
+    readers = [worker._process.pid for worker in runtime.services.web._reader._workers._idle]
     spent = sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for pid in readers)
     return time.process_time() + spent / 1e9
 

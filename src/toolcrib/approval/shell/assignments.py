@@ -23,6 +23,7 @@ ANYBODYS_DIRECTORY = re.compile(r"(?:/tmp|/var/tmp|/dev/shm)(?!/[^:]*/bin/?(?::|
 LASTING_HOOKS = name_set("PROMPT_COMMAND BASH_ENV ENV PS0 PS1 PS2 PS4")
 """Variables that the shell later runs as code, without a visible command."""
 LOADERS = ("LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT", "BASH_FUNC_")
+LIFT_THE_GATE = name_set("TOOLCRIB_YOLO HERMES_YOLO_MODE TOOLCRIB_ENABLE_PROJECT_PLUGINS HERMES_ENABLE_PROJECT_PLUGINS")
 ELEMENT = re.compile(r"^\[[^\]]*\]=")
 
 
@@ -146,6 +147,8 @@ def judge_environment(
         elif kind_of_variable(name) and value:
             call = CommandCall("", [], state, None, site.text, site.span)
             judge_variable(runner, name, value[0], call, site)
+        elif name in LIFT_THE_GATE and value and value[0].text.lower() not in ("", "0", "false", "no", "off"):
+            runner.report("own_program", "would change what toolcrib is allowed to do", site)
         elif name.startswith(LOADERS):
             runner.report("unknown_code", f"loads other code into the program through {name}", site)
         elif name == "PATH" and value and (ANYBODYS_DIRECTORY.match(value[0].text) or value[0].text.startswith(".:")):

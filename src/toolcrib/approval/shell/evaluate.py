@@ -32,14 +32,14 @@ from toolcrib.approval.shell.model import (
     Severity,
     StreamData,
 )
-from toolcrib.approval.shell.outputs import output_of
+from toolcrib.approval.shell.outputs import output_of, with_keys
 from toolcrib.approval.shell.parser import parse, split_words
 from toolcrib.approval.shell.paths import resolve
 from toolcrib.approval.shell.protected_arguments import judge_words
 from toolcrib.approval.shell.rules import DANGERS
 from toolcrib.approval.shell.rules.base import CommandCall
-from toolcrib.approval.shell.runner import CHARACTERS_PASSED_ON, CommandLocation, effort
-from toolcrib.approval.shell.state import ShellState, Value
+from toolcrib.approval.shell.runner import CommandLocation
+from toolcrib.approval.shell.state import CHARACTERS_PASSED_ON, ShellState, Value, effort
 from toolcrib.approval.shell.syntax import (
     AndOrList,
     ArithmeticCommand,
@@ -424,7 +424,7 @@ class Evaluator:
         self.judge_flow(call, site)
         judge_words(self, call, site, handled=handler is not None)
         printed = handler(self, call, site) if handler is not None else None
-        output = printed if printed is not None else self.output(call)
+        output = with_keys(call, printed if printed is not None else self.output(call))
         if state.sinks:
             self.fill_sinks(call, output)
         return output

@@ -16,6 +16,7 @@ from toolcrib.approval.shell.paths import is_protected, reached, resolve
 from toolcrib.approval.shell.rules.base import SPECS, CommandCall
 from toolcrib.approval.shell.runner import CommandLocation, Runner
 from toolcrib.approval.shell.state import ShellState
+from toolcrib.core.git_metadata import EXECUTED_PATH
 
 READERS = name_set(
     # They print, compare, count or look for something.
@@ -114,7 +115,7 @@ def judge_protected(runner: Runner, call: CommandCall, site: CommandLocation) ->
 
 
 def may_not_change(path: str, state: ShellState) -> bool:
-    if RUN_LATER.search(path):
+    if RUN_LATER.search(path) or EXECUTED_PATH.search(path):
         return True
     # Whoever works in a folder of start-up files means them.
     at_work = is_inside(path, state.start) and is_protected(state.start, state)

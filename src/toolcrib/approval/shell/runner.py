@@ -8,7 +8,6 @@ from typing import Protocol
 import msgspec
 
 from toolcrib.approval.shell.model import ExpandedWord, Severity, StreamData
-from toolcrib.approval.shell.paths import MAX_PATH
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.state import ShellState, Value
 
@@ -61,22 +60,3 @@ class Runner(Protocol):
 
 Handler = Callable[[Runner, CommandCall, CommandLocation], StreamData | None]
 """Judges one command; returns what it prints, or None if that is not known."""
-
-WORDS_IN_A_STEP = 4
-PATH_CHARACTERS_IN_A_STEP = 1000
-OPTION_LETTERS_IN_A_STEP = 64
-CHARACTERS_PASSED_ON = 2000
-
-
-def effort(words: list[ExpandedWord], state: ShellState, stdin: StreamData | None) -> int:
-    """The steps that judging one command takes: every word may be a path relative to its directory."""
-    path_characters = len(words) * len(state.cwd) + sum(min(len(word.text), MAX_PATH) for word in words)
-    letters = sum(len(word.text) for word in words if word.text.startswith("-"))
-    read = len(stdin.text) if stdin is not None and stdin.text is not None else 0
-    return (
-        1
-        + len(words) // WORDS_IN_A_STEP
-        + path_characters // PATH_CHARACTERS_IN_A_STEP
-        + letters // OPTION_LETTERS_IN_A_STEP
-        + read // CHARACTERS_PASSED_ON
-    )

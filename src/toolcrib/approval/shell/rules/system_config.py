@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 from toolcrib.approval.shell.option_table import GIT_SETTING
 from toolcrib.approval.shell.paths import place, resolve
 from toolcrib.approval.shell.rules.base import CommandCall, DangerClass, Rule, operand, operands_at_least
+from toolcrib.core.git_metadata import git_setting
 
 DANGERS = (
     DangerClass(
@@ -45,6 +47,7 @@ def sets_dangerous_git(call: CommandCall) -> bool:
     if PLAIN_CHOICE.fullmatch(texts[-1]) and any(CHOSEN.match(key) for key in keys):
         return False
     named = any(GIT_SETTING.runs.match(key) or GIT_SETTING.loads.match(key) or GIT_DIVERTS.match(key) for key in keys)
+    named = named or any(git_setting(name, value).starts_program for name, value in pairwise(texts))
     return named and len([t for t in texts if not t.startswith("-")]) > 2 and not_a_plain_alias(texts)
 
 
