@@ -75,7 +75,7 @@ def assess(
     script = parse(command) if isinstance(command, str) else command
     source = script.source
     cwd = cwd.rstrip("/") or ("/" if cwd == "/" else "")
-    state = ShellState(home=home.rstrip("/") or UNKNOWN_HOME, cwd=cwd, own=own, view=view)
+    state = ShellState(home=home.rstrip("/") or UNKNOWN_HOME, cwd=cwd, own=own, start=cwd, view=view)
     if session is not None:
         _enter_session(evaluator, session, state)
     if state.cwd not in ("", "/", state.home):

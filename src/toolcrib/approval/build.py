@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,7 +63,7 @@ def build_policy(options: GateOptions) -> Policy:
     is_trusted = not is_in_tool_call()
     rules = [parse_rule(text) for text in approvals.rules]
     return Policy(
-        sensitive=SensitivePaths(str(options.settings.home.root)),
+        sensitive=SensitivePaths(str(options.settings.home.root), _program_folders()),
         workspace=options.workspace,
         workspace_follows_cwd=options.workspace_follows_cwd,
         home=_user_home(),
@@ -86,6 +87,13 @@ def _provenance_mode(setting: str, answer: str, *, attended: bool) -> Provenance
     if setting == "off":
         return "off"
     return "decide" if setting == "on" or answer == "deny" or not attended else "show"
+
+
+def _program_folders() -> tuple[str, ...]:
+    """The absolute folders of PATH, except those of the system, which are protected anyway."""
+    system = ("/usr/", "/bin", "/sbin", "/snap/", "/nix/")
+    folders = (each.rstrip("/") for each in os.get_exec_path())
+    return tuple(dict.fromkeys(each for each in folders if each.startswith("/") and not each.startswith(system)))
 
 
 def _user_home() -> str:

@@ -84,7 +84,8 @@ def is_at_or_inside(path: str, folder: str) -> bool:
 # Relative to any user's home. Each is a file or folder that runs code later or grants access.
 # Case is ignored, because many file systems ignore it.
 PROTECTED_IN_HOME = lazy_pattern(
-    r"\.(?:bash(?:rc|_profile|_login|_logout|_aliases)|profile|zsh(?:rc|env)|zprofile|zlogin|zlogout|kshrc|cshrc|tcshrc"
+    r"\.(?:bash(?:rc|_profile|_login|_logout|_aliases)|profile|zsh(?:rc|env)|zprofile|zlogin|zlogout"
+    r"|kshrc|cshrc|tcshrc"
     r"|login|xinitrc|xprofile|xsession|xsessionrc|pam_environment|inputrc|netrc|pgpass|pypirc|npmrc|git-credentials"
     r"|gitconfig)$"
     r"|\.(?:ssh|gnupg|aws|azure|kube|password-store|docker)(?:/|$)"
@@ -92,6 +93,44 @@ PROTECTED_IN_HOME = lazy_pattern(
     r"|\.local/share/(?:keyrings|systemd)(?:/|$)|Library/(?:Keychains|LaunchAgents|LaunchDaemons)(?:/|$)",
     re.IGNORECASE,
 )
+# Relative to any user's home: folders that programs are started from, then start-up files of shells, editors,
+# interpreters and clients, settings that run commands, and the settings of other agents.
+PROGRAMS_IN_HOME = lazy_pattern(
+    r"(?:\.local/|\.cargo/|go/|\.npm-global/|\.bun/|\.deno/|\.volta/|\.krew/|\.rvm/|\.yarn/|\.pub-cache/|\.foundry/"
+    r"|\.ghcup/|\.cabal/|\.nimble/|\.composer/vendor/|\.config/composer/vendor/|\.dotnet/|\.opam/[^/]+/|\.gem/.*/"
+    r"|\.nvm/versions/.*/|\.sdkman/.*/|\.local/share/(?:pnpm|mise|uv|pipx)/.*|(?:mini|ana)(?:conda"
+    r"|forge)\d?/|\.linuxbrew/)?"
+    r"s?bin(?:/|$)|\.(?:pyenv|rbenv|asdf|nodenv|jenv|goenv)/(?:bin|shims|versions)(?:/|$)|\.dotnet/tools(?:/|$)"
+    r"|\.local/share/(?:pnpm|mise/shims)(?:/|$)|\.nvm/nvm\.sh$",
+    re.IGNORECASE,
+)
+STARTS_IN_HOME = lazy_pattern(
+    r"\.(?:g?vimrc|exrc|ideavimrc|emacs|spacemacs|nanorc|tmux\.conf|screenrc|gdbinit|lldbinit|r(?:profile"
+    r"|environ)|irbrc"
+    r"|pryrc|gemrc|psqlrc|sqliterc|duckdbrc|my\.cnf|curlrc|wgetrc|pythonrc(?:\.py)?"
+    r"|pythonstartup(?:\.py)?|pdbrc|mailcap"
+    r"|procmailrc|forward|muttrc|mailrc|hgrc|bazelrc|condarc|mambarc|yarnrc(?:\.yml)?|bunfig\.toml|ghci"
+    r"|ocamlinit|octaverc"
+    r"|perldb|iex\.exs|erlang|mkshrc|xonshrc|editrc|lesskey|lessfilter|xbindkeysrc|xresources|xdefaults"
+    r"|latexmkrc|sbclrc"
+    r"|guile|envrc|direnvrc|aider\.conf\.yml|zsh\w+|bash_completion|login|logout)$"
+    r"|\.(?:vim|emacs\.d|doom\.d|gdbinit\.d|ipython|jupyter|mutt|bundle/config|gradle/(?:init\.d"
+    r"|init\.gradle(?:\.kts)?|gradle\.properties)|m2/settings\.xml|sbt|rvm/hooks|oh-my-zsh|bash_it|zsh"
+    r"|julia/config|cargo/(?:config(?:\.toml)?|env)|pip|vscode|vscode-server|cursor|claude|codex|gemini"
+    r"|continue|i3|fvwm"
+    r"|bash_completion\.d|xonsh)(?:/|$)"
+    r"|\.config/(?:nvim|vim|emacs|doom|tmux|nushell|xonsh|powershell|ipython|jupyter|pip|uv|direnv|i3"
+    r"|sway|hypr|awesome|bspwm"
+    r"|sxhkd|openbox|plasma-workspace|autostart-scripts|code|vscodium|cursor|zed|helix|kak|micro|kitty"
+    r"|alacritty|wezterm"
+    r"|ghostty|ranger|lf|lazygit|mise|containers|opencode|goose|upstart|bash|zsh|less|pdm|pypoetry|cargo"
+    r"|npm|yarn)(?:/|$)"
+    r"|\.local/share/(?:applications|dbus-1|nautilus/scripts|nvim/site|fish)(?:/|$)"
+    r"|\.local/lib/python[\d.]+/site-packages(?:/|$)|library/(?:python|application support/code)(?:/|$)",
+    re.IGNORECASE,
+)
+LOADED_BY_PYTHON = lazy_pattern(r"(?:\.pth|(?:^|/)(?:site|user)customize\.py)$", re.IGNORECASE)
+"""What every Python that starts with this folder on its path runs."""
 PROTECTED_ANYWHERE = lazy_pattern(
     r"^/etc/(?:g?shadow|passwd|group|sudoers|ssh/|pam\.d/|profile|bash\.bashrc|zsh/|ld\.so\.preload|cron|anacrontab)"
     r"|^/(?:boot|sys|proc|dev(?!/(?:null|stdout|stderr|tty|fd|shm)(?:/|$)))(?:/|$)|^/var/spool/cron(?:/|$)"
@@ -100,11 +139,12 @@ PROTECTED_ANYWHERE = lazy_pattern(
 )
 # Part of ordinary work, but what is written here takes effect later, unseen.
 ASK_ANYWHERE = lazy_pattern(
-    r"(?:^|/)\.env(?:\.(?!example|sample|template)[\w.-]+)?$",
+    r"(?:^|/)\.envrc$|(?:^|/)\.env(?:\.(?!example|sample|template)[\w.-]+)?$",
     re.IGNORECASE,
 )
 SECRET_IN_HOME = lazy_pattern(
-    r"\.ssh/(?!.*\.pub$|known_hosts|config$)|\.gnupg(?:/|$)|\.aws/(?:credentials|sso|cli)|\.azure(?:/|$)|\.kube/config$"
+    r"\.ssh/(?!.*\.pub$|known_hosts|config$)|\.gnupg(?:/|$)|\.aws/(?:credentials|sso|cli)|\.azure(?:/|$)"
+    r"|\.kube/config$"
     r"|\.(?:netrc|pgpass|pypirc|npmrc|git-credentials|vault-token|boto|s3cfg)$|\.password-store(?:/|$)"
     r"|\.docker/config\.json$|\.config/(?:gcloud|op|rclone)(?:/|$)|\.config/gh/hosts\.yml$"
     r"|\.local/share/keyrings(?:/|$)|Library/Keychains(?:/|$)",
@@ -142,6 +182,8 @@ class SensitivePaths(msgspec.Struct, frozen=True):
     """The sensitive paths of one user and one toolcrib home."""
 
     own_home: str
+    search_path: tuple[str, ...] = ()
+    """The folders that programs are started from, except those of the system."""
 
     def reason_to_deny_write(self, path: str, folders: PathScope) -> str:
         """Why no tool may write or delete this path; empty if a tool may."""
@@ -171,9 +213,18 @@ class SensitivePaths(msgspec.Struct, frozen=True):
                 return "later sessions follow its text without anyone seeing it"
             if is_executed_by_git(one):
                 return "git runs what it says"
-            if ASK_ANYWHERE.search(one):
+            if ASK_ANYWHERE.search(one) or (LOADED_BY_PYTHON.search(one) and not folders.in_workspace(one)):
                 return "its content takes effect later without anyone seeing it"
+            if _matches_in_home(one, folders, STARTS_IN_HOME) or _matches_in_home(one, folders, PROGRAMS_IN_HOME):
+                return "programs run it, or read from it what to run"
+            if any(is_inside(one, folder) for folder in self.started_from(folders)):
+                return "programs are started from its folder"
         return ""
+
+    def started_from(self, folders: PathScope) -> tuple[str, ...]:
+        """The folders that programs are started from, except those of the workspace, which are the project's."""
+        root = folders.real(folders.workspace) if folders.workspace else ""
+        return tuple(each for each in self.search_path if not (root and is_at_or_inside(folders.real(each), root)))
 
     def is_managed_by(self, tool: str, path: str, folders: PathScope) -> bool:
         """Whether a path, with links resolved, is in the folder that this built-in tool manages."""
@@ -189,11 +240,12 @@ class SensitivePaths(msgspec.Struct, frozen=True):
         return lowered in at or lowered.startswith(inside)
 
     def protected_paths(self, folders: PathScope) -> tuple[str, ...]:
-        """What a command must not touch in a toolcrib home outside its default location."""
+        """What a command must not touch: folders of programs, and a toolcrib home outside its default location."""
+        programs = self.started_from(folders)
         if self.own_home == f"{folders.home}/.toolcrib":
-            return ()
+            return programs
         names = (*OWN_CODE, *OWN_TEXTS)
-        return (*self._own(folders), *(f"{root}/{name}" for root in self._roots(folders) for name in names))
+        return (*self._own(folders), *(f"{root}/{name}" for root in self._roots(folders) for name in names), *programs)
 
     def is_secret(self, path: str, folders: PathScope) -> bool:
         """Whether reading a path reveals a key or a password."""

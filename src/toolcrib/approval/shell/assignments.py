@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from toolcrib.approval.shell.command_options import judge_variable
 from toolcrib.approval.shell.expansion import ASSIGNMENT, Expander, prompt_code
 from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, name_set
+from toolcrib.approval.shell.option_table import kind_of_variable
+from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import CommandLocation, Runner
 from toolcrib.approval.shell.state import ShellState
 from toolcrib.approval.shell.syntax import ArrayLiteral, Assignment, LiteralText, Word
@@ -22,42 +25,6 @@ LASTING_HOOKS = name_set("PROMPT_COMMAND BASH_ENV ENV PS0 PS1 PS2 PS4")
 LOADERS = ("LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT", "BASH_FUNC_")
 LIFT_THE_GATE = name_set("TOOLCRIB_YOLO HERMES_YOLO_MODE TOOLCRIB_ENABLE_PROJECT_PLUGINS HERMES_ENABLE_PROJECT_PLUGINS")
 ELEMENT = re.compile(r"^\[[^\]]*\]=")
-RUN_BY_PROGRAMS = frozenset(
-    {
-        "GIT_SSH_COMMAND",
-        "GIT_SSH",
-        "GIT_PAGER",
-        "PAGER",
-        "EDITOR",
-        "VISUAL",
-        "GIT_EDITOR",
-        "MANPAGER",
-        "RSYNC_RSH",
-        "BROWSER",
-        "GIT_EXTERNAL_DIFF",
-        "GIT_ASKPASS",
-        "SSH_ASKPASS",
-        "LESSOPEN",
-        "GIT_PROXY_COMMAND",
-        "GIT_SEQUENCE_EDITOR",
-        "FZF_DEFAULT_COMMAND",
-        "LESSCLOSE",
-        "SUDO_EDITOR",
-        "SUDO_ASKPASS",
-        "SYSTEMD_EDITOR",
-        "SYSTEMD_PAGER",
-        "KUBE_EDITOR",
-        "HGEDITOR",
-        "SVN_EDITOR",
-        "SVN_SSH",
-        "CVS_RSH",
-        "FCEDIT",
-        "PSQL_EDITOR",
-        "PSQL_PAGER",
-        "AWS_PAGER",
-        "BAT_PAGER",
-    }
-)
 
 
 def assign(expander: Expander, given: Sequence[Assignment], state: ShellState) -> dict[str, list[ExpandedWord]]:
@@ -177,13 +144,14 @@ def judge_environment(
                 if (name, each.text) not in runner.hooks:
                     runner.hooks.add((name, each.text))
                     judge_hook(runner, name, each, state, site)
-        elif name in RUN_BY_PROGRAMS and value and value[0].known and " " in value[0].text:
-            runner.run_text(value[0].text.lstrip("|- "), state.copy(), None, site)
+        elif kind_of_variable(name) and value:
+            call = CommandCall("", [], state, None, site.text, site.span)
+            judge_variable(runner, name, value[0], call, site)
         elif name in LIFT_THE_GATE and value and value[0].text.lower() not in ("", "0", "false", "no", "off"):
             runner.report("own_program", "would change what toolcrib is allowed to do", site)
         elif name.startswith(LOADERS):
             runner.report("unknown_code", f"loads other code into the program through {name}", site)
-        elif name == "PATH" and value and ANYBODYS_DIRECTORY.match(value[0].text):
+        elif name == "PATH" and value and (ANYBODYS_DIRECTORY.match(value[0].text) or value[0].text.startswith(".:")):
             runner.report("unknown_code", "runs programs from a world-writable directory", site)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from toolcrib.approval.shell.assignments import LASTING_HOOKS, assign, calculate, declare, judge_environment
 from toolcrib.approval.shell.expansion import Expander, further_input, loop_values
 from toolcrib.approval.shell.findings import FindingLog
 from toolcrib.approval.shell.fork_bombs import is_bomb, spawns_itself, spawns_without_end
 from toolcrib.approval.shell.handlers import HANDLERS
-from toolcrib.approval.shell.handlers.builtins import judge_condition
+from toolcrib.approval.shell.handlers.builtins import DANGEROUS_BY_ARGUMENTS, judge_condition
 from toolcrib.approval.shell.judge import (
     help_only,
     judge,
@@ -30,11 +31,11 @@ from toolcrib.approval.shell.model import (
     Origin,
     Severity,
     StreamData,
-    name_set,
 )
 from toolcrib.approval.shell.outputs import output_of, with_keys
 from toolcrib.approval.shell.parser import parse, split_words
 from toolcrib.approval.shell.paths import resolve
+from toolcrib.approval.shell.protected_arguments import judge_words
 from toolcrib.approval.shell.rules import DANGERS
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import CommandLocation
@@ -65,11 +66,6 @@ MAX_COMMAND_DEPTH = 90
 MAX_CALLS = 8
 MAX_RECURSION = 2
 INIT_SCRIPT = re.compile(r"/etc/(?:rc\.d/)?(?:init|rc)\.d/[\w.-]+$")
-DANGEROUS_BY_ARGUMENTS = name_set(
-    "rm grm srm shred wipe unlink dd truncate chmod chown chgrp kill pkill killall shutdown reboot halt poweroff init "
-    "mkfs wipefs sudo doas env nohup eval exec xargs busybox"
-)
-"""Programs that become dangerous once a later command adds arguments; an alias would hide them."""
 
 
 class Evaluator:
@@ -164,6 +160,15 @@ class Evaluator:
         if script.error:
             raise NotUnderstood(script.error)
         return output
+
+    def suspects(self, command: str | list[ExpandedWord], state: ShellState, site: CommandLocation) -> bool:
+        with self.log.aside() as found, suppress(NotUnderstood):
+            if isinstance(command, str):
+                self.run_text(command, state.copy(), None, site)
+            else:
+                self.invoke(command, state.copy(), None, site)
+        self.spend(1)
+        return bool(found)
 
     def feed(self, path: str, data: StreamData, state: ShellState) -> StreamData:
         inner = state.copy()
@@ -410,7 +415,7 @@ class Evaluator:
             self.run_file(state.files[path], words[1:], state, site)
         if INIT_SCRIPT.match(path):
             name, words = "service", [words[0], *words]
-        if self.in_cloned_directory(path, state):
+        if path and any(path.startswith(directory + "/") for directory in state.fetched):
             self.report("remote_code", "runs a program from a repository that it has just fetched", site)
         call = CommandCall(name.removesuffix(".exe"), words[1:], state, stdin, site.text, site.span)
         handler = HANDLERS.get(call.program)
@@ -418,6 +423,7 @@ class Evaluator:
             return ANYTHING
         judge(self, call, site, handled=handler is not None)
         self.judge_flow(call, site)
+        judge_words(self, call, site, handled=handler is not None)
         printed = handler(self, call, site) if handler is not None else None
         output = with_keys(call, printed if printed is not None else self.output(call))
         if state.sinks:
@@ -436,9 +442,6 @@ class Evaluator:
                 copies = call.program in ("tee", "sponge") and call.stdin is not None
                 data = output if copies else StreamData(None, output.origin | Origin.PROGRAM)
                 self.feed(path, data, call.state)
-
-    def in_cloned_directory(self, path: str, state: ShellState) -> bool:
-        return bool(path) and any(path.startswith(directory + "/") for directory in state.fetched)
 
     def output(self, call: CommandCall) -> StreamData:
         data = output_of(call)
@@ -466,8 +469,6 @@ class Evaluator:
             self.run_text(data.text, inner, None, site)
         elif data.origin & (Origin.NETWORK | Origin.DECODED):
             self.report("remote_code", "runs a file that it has just downloaded or decoded", site)
-
-    # Functions, aliases and hooks that this line or a later one runs
 
     def define(self, node: FunctionDefinition, state: ShellState) -> StreamData:
         name = node.name.literal
@@ -584,8 +585,6 @@ class Evaluator:
             return self.invoke([*words, *arguments], state, stdin, site) if words else NOTHING
         finally:
             self.calls.pop()
-
-    # Findings and work
 
     def report(
         self, key: str, reason: str, site: CommandLocation, *, severity: Severity = "ask", paths: tuple[str, ...] = ()

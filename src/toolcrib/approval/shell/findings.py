@@ -77,6 +77,16 @@ class FindingLog:
                     self.findings[number] = replace(self.findings[number], severity="ask")
 
     @contextmanager
+    def aside(self) -> Iterator[list[Finding]]:
+        """Inside, findings go to the list that this gives, and nowhere else."""
+        before, reported = self.findings, self._reported
+        self.findings, self._reported = [], set()
+        try:
+            yield self.findings
+        finally:
+            self.findings, self._reported = before, reported
+
+    @contextmanager
     def only_new_rules(self) -> Iterator[None]:
         """Inside, drop findings of rules that already have one."""
         known = {finding.rule for finding in self.findings}

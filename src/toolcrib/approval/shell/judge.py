@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from toolcrib.approval.shell.model import NOTHING, UNKNOWN, ExpandedWord, NotUnderstood, Origin, StreamData, name_set
-from toolcrib.approval.shell.paths import is_private, is_secret, place, reached, resolve, written_path
+from toolcrib.approval.shell.paths import is_private, is_protected, is_secret, place, reached, resolve, written_path
 from toolcrib.approval.shell.rules import BY_PROGRAM, TAKES_SUBCOMMAND
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.rules.other_tools import ANY_UNLISTED
@@ -228,8 +228,11 @@ def judge_write(
             runner.report("system_config", f"{verb} {shown}, which belongs to the system", site, paths=(path,))
     elif kind == "home_config" or (kind == "secret" and path.startswith("/")):
         runner.report("system_config", f"{verb} {shown}, which configures the user's account", site, paths=(path,))
-    elif EXECUTED_PATH.search(path):
-        runner.report("system_config", f"{verb} {shown}, which git runs later", site, paths=(path,))
+    elif EXECUTED_PATH.search(path) or RUN_LATER.search(path):
+        runner.report("system_config", f"{verb} {shown}, which git or the shell runs later", site, paths=(path,))
+
+
+RUN_LATER = re.compile(r"(?:^|/)\.envrc$")
 
 
 def judge_unknown_target(runner: Runner, target: ExpandedWord, state: ShellState, site: CommandLocation) -> None:
@@ -419,6 +422,11 @@ def leads_to_folder(word: ExpandedWord, state: ShellState) -> bool:
 
 def targets(call: CommandCall) -> Iterable[ExpandedWord]:
     program, words = call.program, call.words
+    if program in ("mkdir", "rmdir"):
+        # An empty folder runs nothing; what is put into it is judged then.
+        return [
+            each for each in call.arguments.operands if place(resolve(each, call.state), call.state) != "home_config"
+        ]
     if program in ALL_OPERANDS:
         if program in ("rm", "rmdir", "mkdir", "touch") and not call.arguments.operands:
             return []
@@ -438,7 +446,11 @@ def targets(call: CommandCall) -> Iterable[ExpandedWord]:
     if program == "curl":
         return call.arguments.values("-o", "--output", "--output-dir", "-c", "--cookie-jar", "-D", "--dump-header")
     if program == "wget":
-        return call.arguments.values("-O", "--output-document", "-P", "--directory-prefix", "-o", "--output-file")
+        folder = call.arguments.value("-P", "--directory-prefix")
+        saved = inside_of(folder, call.arguments.operands, call) if folder is not None else []
+        return saved + call.arguments.values(
+            "-O", "--output-document", "-P", "--directory-prefix", "-o", "--output-file"
+        )
     if program in ("tar", "bsdtar"):
         extracts = any(re.match(r"-?[a-zA-Z]*x", word.text) for word in words[:1]) or call.arguments.has(
             "-x", "--extract", "--get"
@@ -477,11 +489,20 @@ def into_last(call: CommandCall) -> list[ExpandedWord]:
         return operands
     moved = operands[:-1] if call.program == "mv" and directory is None else operands if call.program == "mv" else []
     if directory is not None:
-        return [directory, *moved]
+        return [directory, *inside_of(directory, operands, call), *moved]
     if len(operands) < 2:
         return []
     last = operands[-1]
     remote = re.match(r"[\w.@-]+:", last.text)
     # An absolute path on another host is judged like a local one.
     target = last.with_text(last.text[remote.end() :]) if remote else last
-    return moved if remote and not target.text.startswith("/") else [target, *moved]
+    if remote:
+        return [target, *moved] if target.text.startswith("/") else moved
+    return [target, *inside_of(target, operands[:-1], call), *moved]
+
+
+def inside_of(directory: ExpandedWord, sources: list[ExpandedWord], call: CommandCall) -> list[ExpandedWord]:
+    """What copies are named if the target is a directory, as far as they are protected: `cp .bashrc ~/`."""
+    names = (each.text.rstrip("/").rpartition("/")[2] for each in sources[:MAX_WRITTEN])
+    inside = (directory.with_text(f"{directory.text.rstrip('/')}/{name.rpartition(':')[2]}") for name in names if name)
+    return [each for each in inside if is_protected(resolve(each, call.state), call.state)]

@@ -6,6 +6,7 @@ import re
 from posixpath import normpath
 from typing import Literal
 
+from toolcrib.approval.paths import LOADED_BY_PYTHON, PROGRAMS_IN_HOME, PROTECTED_IN_HOME, STARTS_IN_HOME
 from toolcrib.approval.shell.file_lookup import follow_made_links
 from toolcrib.approval.shell.model import MAX_PATH, UNKNOWN, ExpandedWord, name_set
 from toolcrib.approval.shell.state import ShellState
@@ -46,15 +47,7 @@ DISK = re.compile(
     r"|\\\\\.\\PhysicalDrive|//\./PhysicalDrive"
 )
 HOME_DIRECTORY = re.compile(r"/(?:home|Users)/[^/]+|/root|/var/root")
-HOME_CONFIG = re.compile(
-    r"\.(?:bash(?:rc|_profile|_login|_logout|_aliases)|profile|zsh(?:rc|env|_profile)|zprofile|"
-    r"zlogin|kshrc|cshrc|tcshrc|inputrc"
-    r"|xinitrc|xprofile|xsession|pam_environment|netrc|pgpass|pypirc|npmrc|gitconfig|vimrc"
-    r"|ssh(?:/.*)?|gnupg(?:/.*)?|aws(?:/.*)?|kube/config|docker/config\.json|pip/pip\.conf"
-    r"|config/(?:fish|systemd|autostart|environment\.d|git|gcloud|gh|pip)/.*|local/bin/.*|"
-    r"local/share/(?:systemd|applications|keyrings)/.*"
-    r"|toolcrib(?:/.*)?|hermes(?:/.*)?)$|Library/Launch(?:Agents|Daemons)/.*$"
-)
+HOME_CONFIG = re.compile(r"\.(?:toolcrib|hermes)(?:/|$)")
 SECRET_DIRECTORY = re.compile(
     r"/\.(?:ssh/(?:id_|identity|\*)|ssh/?$|aws/(?:credentials|config|sso|cli/cache)|aws/?$|kube(?:/config)?$"
     r"|docker/config\.json$|gnupg(?:/|$)|config/(?:gcloud|gh/hosts\.yml|op|doctl|rclone)|azure(?:/|$)"
@@ -199,10 +192,7 @@ def place(path: str, state: ShellState) -> Place:
         return "system_root"
     if is_secret(path):
         return "secret"
-    in_home = home_relative(whole, state)
-    if in_home is not None and HOME_CONFIG.match(in_home):
-        return "home_config"
-    if any(whole == own or whole.startswith(own + "/") for own in state.own):
+    if is_protected(whole, state):
         return "home_config"
     if TEMPORARY.match(path):
         return "temporary"
@@ -211,6 +201,34 @@ def place(path: str, state: ShellState) -> Place:
     if path.startswith("/") and not (state.cwd.startswith("/") and path.startswith(state.cwd.rstrip("/") + "/")):
         return "outside"
     return "outside" if path.startswith("..") else "workspace"
+
+
+def is_protected(path: str, state: ShellState) -> bool:
+    """True for what the user's programs run, or read as settings that run commands, wherever the workspace is."""
+    if path[:1] == "~":
+        path = state.home + path[1:]
+    if any(path == own or path.startswith(own + "/") for own in state.own):
+        return True
+    in_home = home_relative(path, state)
+    if in_home is not None:
+        return any(pattern.match(in_home) for pattern in IN_HOME)
+    return path[-4:] in (".pth", "e.py") and LOADED_BY_PYTHON.search(path) is not None and not in_workspace(path, state)
+
+
+IN_HOME = (HOME_CONFIG, PROTECTED_IN_HOME, STARTS_IN_HOME, PROGRAMS_IN_HOME)
+INSTALLED = re.compile(r"/(?:usr|bin|sbin|lib\w*|opt|nix|snap|System|Library|Applications|home/linuxbrew)/")
+
+
+def is_trusted_program(path: str, state: ShellState) -> bool:
+    """True for a program in a folder that is protected from tools, or belongs to the system."""
+    in_home = home_relative(path, state)
+    return bool(INSTALLED.match(path)) or (in_home is not None and bool(PROGRAMS_IN_HOME.match(in_home)))
+
+
+def in_workspace(path: str, state: ShellState) -> bool:
+    return not path.startswith(("/", "..")) or (
+        state.cwd.startswith("/") and path.startswith(state.cwd.rstrip("/") + "/")
+    )
 
 
 def mounted(path: str, state: ShellState) -> bool:

@@ -7,11 +7,12 @@ import re
 import warnings
 
 from toolcrib.approval.shell.judge import judge_write
-from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord
-from toolcrib.approval.shell.paths import ENV_FILE, is_secret, place, reached
+from toolcrib.approval.shell.model import MAX_PATH, UNKNOWN, ExpandedWord, name_set
+from toolcrib.approval.shell.paths import ENV_FILE, is_protected, is_secret, place, reached
 from toolcrib.approval.shell.python_constants import ConstantReader
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import CommandLocation, Runner
+from toolcrib.approval.shell.script_code import BARE_SHELL
 from toolcrib.approval.shell.sql import sql_danger
 
 OUR_CONTROLS = re.compile(
@@ -28,27 +29,56 @@ MAX_NESTING = 60
 SUSPICIOUS = re.compile(
     r"\b(?:system|popen|subprocess|rmtree|exec|eval|socket|fork|urlopen|requests|unlink|remove|kill|__import__)\b"
 )
-SHELL_CALLS = frozenset(
-    {"os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput", "commands.getoutput", "pty.spawn"}
+SHELL_CALLS = name_set(
+    "os.system os.popen os.popen2 os.popen3 os.popen4 subprocess.getoutput subprocess.getstatusoutput "
+    "commands.getoutput "
+    "commands.getstatusoutput pty.spawn asyncio.create_subprocess_shell asyncio.subprocess.create_subprocess_shell "
+    "pexpect.spawn pexpect.run pexpect.runu pexpect.popen_spawn.PopenSpawn invoke.run platform.popen "
+    "IPython.get_ipython.system posix.system nt.system"
 )
 PROCESS_CALLS = frozenset({f"subprocess.{name}" for name in ("run", "call", "check_call", "check_output", "Popen")})
-EXEC_CALLS = frozenset(
-    f"os.{name}"
-    for name in (
-        "execv",
-        "execve",
-        "execvp",
-        "execvpe",
-        "execl",
-        "execlp",
-        "execle",
-        "spawnl",
-        "spawnv",
-        "spawnlp",
-        "spawnvp",
-        "posix_spawn",
-    )
+EXEC_NAMES = name_set(
+    "execv execve execvp execvpe execl execlp execle execlpe spawnl spawnle spawnlp spawnlpe spawnv "
+    "spawnve spawnvp spawnvpe "
+    "posix_spawn posix_spawnp"
 )
+EXEC_CALLS = frozenset(f"{module}.{name}" for module in ("os", "posix") for name in EXEC_NAMES) | name_set(
+    "asyncio.create_subprocess_exec asyncio.subprocess.create_subprocess_exec"
+)
+DELETE_CALLS = frozenset({"shutil.rmtree", "os.removedirs", "distutils.dir_util.remove_tree", "send2trash.send2trash"})
+PASSED_ON = (
+    SHELL_CALLS
+    | PROCESS_CALLS - {"subprocess.Popen"}
+    | EXEC_CALLS
+    | DELETE_CALLS
+    | name_set("exec eval os.unlink os.remove")
+)
+"""Functions that must not be passed to other functions, which would call them with values that nobody sees."""
+NATIVE = re.compile(r"(?:ctypes|_ctypes|cffi)(?:\.|$)")
+LOADS_FILE = name_set(
+    "runpy.run_path runpy.run_module imp.load_source imp.load_module importlib.util.spec_from_file_location "
+    "importlib.machinery.SourceFileLoader execfile"
+)
+UNPACKS = name_set("pickle.load pickle.loads marshal.loads dill.load cloudpickle.load")
+COPIES = name_set(
+    "shutil.move shutil.copy shutil.copyfile shutil.copy2 shutil.copytree os.rename os.replace os.symlink os.link"
+)
+WRITING = re.compile(r"^[rwax+bt]*[wax+]")
+CONSOLES = frozenset({"code.interact", "code.InteractiveConsole", "IPython.embed", "IPython.start_ipython"})
+READS = re.compile(
+    r"(?:^|\.)(?:open|read\w*|exists|lexists|is\w+|l?stat|listdir|scandir|walk|r?glob|iterdir|join"
+    r"|expanduser|expandvars"
+    r"|abspath|realpath|resolve|absolute|dirname|basename|relpath|normpath|split\w*|print|pprint|str|repr"
+    r"|len|format|fspath"
+    r"|Path|PosixPath|PurePath|load\w*|parse\w*|getsize|getmtime|append|startswith|endswith|replace_"
+    r"|with_\w+|get|getenv"
+    r"|setdefault|connect|config|Popen|run|call|check_call|check_output|system|popen|close|add_argument"
+    r"|samefile|loads"
+    r"|readlines|from_file|ConfigParser|input|sorted|list|set|tuple|dict|isinstance|fullmatch|match"
+    r"|search|compile|sha\w+"
+    r"|md5|home|cwd|getcwd)$"
+)
+"""Calls that leave the files named by their arguments as they are, or that are judged elsewhere."""
 FETCHES = re.compile(
     r"(?:^|\.)(?:urlopen|urlretrieve)$|^(?:requests|httpx|urllib3|aiohttp)\.\w+|"
     r"^socket\.(?:socket|create_connection)$|^http\.client\.\w+"
@@ -109,7 +139,11 @@ class _Reader(ConstantReader):
             self.report("unknown_code", "uses toolcrib outside this session")
 
     def visit_Assign(self, node: ast.Assign) -> None:  # noqa: N802 - the name that ast calls
-        self.generic_visit(node)
+        plain = isinstance(node.value, ast.Name | ast.Attribute) and all(
+            isinstance(one, ast.Name) for one in node.targets
+        )
+        if not plain:
+            self.generic_visit(node)
         for target in node.targets:
             if isinstance(target, ast.Name):
                 value = self.constant(node.value)
@@ -120,7 +154,7 @@ class _Reader(ConstantReader):
                 if self.is_fetched(node.value):
                     self.fetched.add(target.id)
                 dotted = self.dotted(node.value)
-                if dotted:
+                if dotted and not dotted.startswith("."):
                     self.names[target.id] = dotted
 
     def visit_While(self, node: ast.While) -> None:  # noqa: N802 - the name that ast calls
@@ -155,25 +189,83 @@ class _Reader(ConstantReader):
         if self.depth > MAX_NESTING:
             raise RecursionError
         name = self.dotted(node.func)
+        self.judge_lookup(name, node)
         self.judge_call(name, node)
+        self.judge_passed_on(node)
+        if not READS.search(name):
+            self.judge_protected(node)
         self.generic_visit(node)
         self.depth -= 1
 
+    def judge_lookup(self, name: str, node: ast.Call) -> None:
+        """Report functions that are looked up in a way that hides which one is called."""
+        if name.endswith((".__subclasses__", ".__globals__", ".__builtins__", ".__getattribute__")):
+            self.report("unknown_code", "looks up functions in a way that cannot be followed")
+        if name == "getattr" and len(node.args) > 1 and self.constant(node.args[1]) is None:
+            module = self.dotted(node.args[0])
+            if module in ("os", "subprocess", "shutil", "builtins", "pty", "ctypes", "posix", "sys"):
+                self.report("unknown_code", f"calls a function of {module} that is only known at run time")
+
+    def judge_passed_on(self, node: ast.Call) -> None:
+        """Report a dangerous function among the arguments of another: `map(os.system, …)`."""
+        for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
+            if isinstance(argument, ast.Name | ast.Attribute) and self.dotted(argument) in PASSED_ON:
+                self.report("unknown_code", f"passes on {self.dotted(argument)}, to be called with other values")
+
+    def judge_protected(self, node: ast.Call) -> None:
+        """Report a protected path that a call may change: among its arguments, or the path whose method it is."""
+        given: list[ast.expr] = [*node.args, *(keyword.value for keyword in node.keywords)]
+        if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Call | ast.BinOp | ast.Name):
+            given.append(node.func.value)
+        for each in given:
+            value = self.constant(each)
+            path = self.path(value) if isinstance(value, str) and 1 < len(value) < MAX_PATH else ""
+            if path and is_protected(path, self.call.state):
+                self.runner.report(
+                    "system_config",
+                    f"may change {path.replace(UNKNOWN, '…')}, which the user's programs run or read commands from",
+                    self.site,
+                    paths=(path,),
+                )
+
+    def judge_code(self, name: str, node: ast.Call, first: object) -> None:
+        """Judge calls that load or run code other than a command."""
+        state = self.call.state
+        if NATIVE.match(name):
+            self.report("unknown_code", "calls native code, which cannot be analysed")
+        elif name in LOADS_FILE:
+            self.load_file(node)
+        elif name in ("pip.main", "pip._internal.main", "pip._internal.cli.main.main") and isinstance(first, list):
+            words = [ExpandedWord(str(word)) for word in ("pip", *first)]
+            self.runner.invoke(words, state.copy(), None, self.site)
+        elif name == "webbrowser.get" and isinstance(first, str) and " " in first:
+            self.runner.run_text(first, state.copy(), None, self.site)
+        elif name in UNPACKS and any(
+            isinstance(inner, ast.Attribute) and self.dotted(inner).startswith("sys.stdin") for inner in ast.walk(node)
+        ):
+            self.report("unknown_code", "unpacks objects from its input, which may run code")
+        elif name == "fileinput.input" and any(each.arg == "inplace" for each in node.keywords):
+            self.judge_protected(node)
+        elif name in CONSOLES:
+            self.report("unknown_code", "reads code from its input and runs it")
+        elif name in ("sys.path.insert", "sys.path.append", "site.addsitedir"):
+            self.search_path(node)
+
     def judge_call(self, name: str, node: ast.Call) -> None:
         first = self.constant(node.args[0]) if node.args else None
+        self.judge_code(name, node, first)
         if name in ("__import__", "importlib.import_module", "runpy.run_module") and isinstance(first, str):
             self.judge_import("toolcrib.__main__" if name.startswith("runpy") and first == "toolcrib" else first)
         if name in SHELL_CALLS or name in PROCESS_CALLS or name in EXEC_CALLS:
             self.run_command(name, node)
-        elif name in ("exec", "eval", "compile", "runpy.run_path", "builtins.exec", "builtins.eval"):
+        elif name in ("exec", "eval", "compile", "builtins.exec", "builtins.eval"):
             self.run_python(name, node)
-        elif name in (
-            "shutil.rmtree",
-            "os.removedirs",
-            "distutils.dir_util.remove_tree",
-            "send2trash.send2trash",
-        ) or name.endswith(".rmtree"):
+        elif name in DELETE_CALLS or name.endswith(".rmtree"):
             self.delete(first)
+        elif name == "os.open" and len(node.args) > 1 and self.dotted(node.args[1]) != "os.O_RDONLY":
+            self.write(first)
+        elif name.endswith(".open") and isinstance(node.func, ast.Attribute) and WRITING.search(str(first or "")):
+            self.write(self.constant(node.func.value))
         elif name in ("os.remove", "os.unlink", "os.rmdir", "os.truncate", "pathlib.Path.unlink") or name.endswith(
             (".unlink", ".rmdir")
         ):
@@ -186,20 +278,7 @@ class _Reader(ConstantReader):
                 self.report("permissions", "makes a file world-writable")
         elif name in ("open", "io.open", "builtins.open", "pathlib.Path", "codecs.open"):
             self.open_file(first, node)
-        elif (
-            name
-            in (
-                "shutil.move",
-                "shutil.copy",
-                "shutil.copyfile",
-                "shutil.copy2",
-                "os.rename",
-                "os.replace",
-                "os.symlink",
-                "shutil.copytree",
-            )
-            and len(node.args) > 1
-        ):
+        elif name in COPIES and len(node.args) > 1:
             self.write(self.constant(node.args[1]))
             self.read(first)
         elif name.endswith((".write_text", ".write_bytes")) and isinstance(node.func, ast.Attribute):
@@ -220,6 +299,19 @@ class _Reader(ConstantReader):
             self.sockets = True
         if SENDS.search(name) and self.sends_secret(node):
             self.report("exfiltration", "sends a secret over the network")
+
+    def load_file(self, node: ast.Call) -> None:
+        """Report a file that is loaded as code although it is neither the project's nor installed."""
+        for argument in node.args:
+            value = self.constant(argument)
+            is_path = isinstance(value, str) and value.startswith(("/", "~"))
+            if is_path and place(self.path(str(value)), self.call.state) in ("temporary", "outside"):
+                self.report("unknown_code", f"runs the file {value}")
+
+    def search_path(self, node: ast.Call) -> None:
+        folder = self.constant(node.args[-1]) if node.args else None
+        if isinstance(folder, str) and place(self.path(folder) + "/x", self.call.state) == "temporary":
+            self.report("unknown_code", f"loads code from {folder}, where anybody may put it")
 
     def sends_secret(self, node: ast.Call) -> bool:
         if self.secret and not name_is_plain_get(node):
@@ -245,30 +337,44 @@ class _Reader(ConstantReader):
         ) and not any(isinstance(inner, ast.Attribute) and inner.value is environment for inner in ast.walk(node))
 
     def run_command(self, name: str, node: ast.Call) -> None:
-        if not node.args:
-            return
-        value = self.constant(node.args[0])
+        given = [*node.args, *(keyword.value for keyword in node.keywords if keyword.arg in ("args", "cmd", "command"))]
+        if ".spawn" in name and name.startswith(("os.", "posix.")):
+            # The first argument says how to wait.
+            given = given[1:]
+        if given:
+            self.run_given(name, given)
+
+    def run_given(self, name: str, given: list[ast.expr]) -> None:
+        value = self.constant(given[0])
+        if isinstance(value, bytes):
+            value = value.decode("utf-8", "replace")
+        if name == "pty.spawn":
+            self.report("remote_code" if self.sockets else "unknown_code", "opens a shell on a terminal of its own")
         if name == "pty.spawn" and self.sockets:
-            self.report("remote_code", "connects a shell to the network")
-        elif isinstance(value, str):
+            return
+        if isinstance(value, str):
+            if BARE_SHELL.match(value):
+                self.report("unknown_code", "opens a shell from inside Python")
             self.runner.run_text(value, self.call.state.copy(), None, self.site)
         elif isinstance(value, list):
+            if self.sockets and BARE_SHELL.match(" ".join(map(str, value))):
+                self.report("remote_code", "connects a shell to the network")
             self.runner.invoke(
                 [ExpandedWord(str(word)) for word in value], self.call.state.copy(), None, self.site
             ) if value else None
-        elif name in EXEC_CALLS and len(node.args) > 1:
-            words = [self.constant(each) for each in node.args]
+        elif name in EXEC_CALLS and len(given) > 1:
+            words = [self.constant(each) for each in given]
             if isinstance(words[-1], list):
                 self.runner.invoke(
                     [ExpandedWord(str(word)) for word in words[-1]], self.call.state.copy(), None, self.site
                 )
-        elif self.is_fetched(node.args[0]):
+        elif self.is_fetched(given[0]):
             self.report("remote_code", "runs a command that was fetched or decoded")
         else:
             self.report("unknown_code", "runs a command from Python that is only known at run time")
-        if name in EXEC_CALLS and isinstance(value, str) and len(node.args) > 1:
-            listed = self.constant(node.args[1])
-            words = listed if isinstance(listed, list) else [self.constant(each) for each in node.args[1:]]
+        if name in EXEC_CALLS and isinstance(value, str) and len(given) > 1:
+            listed = self.constant(given[1])
+            words = listed if isinstance(listed, list) else [self.constant(each) for each in given[1:]]
             fields = [ExpandedWord(UNKNOWN if word is None else str(word)) for word in words]
             if fields:
                 self.runner.invoke([ExpandedWord(value), *fields[1:]], self.call.state.copy(), None, self.site)
@@ -277,6 +383,8 @@ class _Reader(ConstantReader):
         if not node.args:
             return
         value = self.constant(node.args[0])
+        if isinstance(value, bytes):
+            value = value.decode("utf-8", "replace")
         if isinstance(value, str):
             judge_python(self.runner, value, self.call, self.site)
         elif self.is_fetched(node.args[0]):

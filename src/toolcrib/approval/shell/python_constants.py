@@ -8,12 +8,27 @@ import binascii
 import re
 from posixpath import join
 
-from toolcrib.approval.shell.model import MAX_DATA_CHARS, UNKNOWN
+from toolcrib.approval.shell.model import MAX_DATA_CHARS, UNKNOWN, name_set
 
 MAX_LOOKS = 40_000
 CHARACTERS_IN_A_LOOK = 64
 ITEM = 50
 """What one list item counts in addition to its characters."""
+
+
+FROM_STAR = {
+    "os": name_set(
+        "system popen remove unlink rmdir removedirs rename replace kill killpg chmod truncate symlink fork "
+        "execv execve "
+        "execvp execvpe execl execlp execle spawnl spawnv spawnlp spawnvp posix_spawn environ"
+    ),
+    "subprocess": name_set("run call check_call check_output Popen getoutput getstatusoutput"),
+    "shutil": name_set("rmtree move copy copy2 copyfile copytree"),
+    "pathlib": name_set("Path PosixPath"),
+    "ctypes": name_set("CDLL cdll PyDLL"),
+    "pty": name_set("spawn"),
+}
+"""What `from module import *` brings, of the names that matter here."""
 
 
 class ConstantReader(ast.NodeVisitor):
@@ -39,15 +54,30 @@ class ConstantReader(ast.NodeVisitor):
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         for alias in node.names:
+            if alias.name == "*":
+                self.names.update({name: f"{node.module}.{name}" for name in FROM_STAR.get(node.module or "", ())})
             self.names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
 
     def dotted(self, node: ast.expr) -> str:
         """The full name of the called function, through imports, `__import__` and `getattr`."""
         self.look()
         parts: list[str] = []
-        while isinstance(node, ast.Attribute):
-            parts.append(node.attr)
-            node = node.value
+        while isinstance(node, ast.Attribute | ast.Subscript):
+            if isinstance(node, ast.Attribute):
+                if node.attr != "__dict__":
+                    parts.append(node.attr)
+                node = node.value
+                continue
+            # `os.__dict__["system"]`, `vars(os)["system"]`, `sys.modules["os"]`
+            key = self.constant(node.slice) if not isinstance(node.slice, ast.Slice) else None
+            holder = self.holder(node.value)
+            if not isinstance(key, str) or holder is None:
+                break
+            parts.append(key)
+            if not holder:
+                return ".".join(reversed(parts))
+            parts.append(holder)
+            return ".".join(reversed(parts))
         if isinstance(node, ast.Name):
             parts.append(self.names.get(node.id, node.id))
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
@@ -60,8 +90,19 @@ class ConstantReader(ast.NodeVisitor):
             else:
                 parts.append(name)
         else:
-            return ""
+            # The method of a value: `.write_text` of a path that an expression makes.
+            parts.append("")
         return ".".join(reversed(parts))
+
+    def holder(self, node: ast.expr) -> str | None:
+        """What a name is looked up in: a module, nothing for all modules, None for an ordinary value."""
+        if isinstance(node, ast.Attribute) and node.attr == "__dict__":
+            return self.dotted(node.value)
+        if isinstance(node, ast.Call) and self.dotted(node.func) in ("vars", "builtins.vars") and node.args:
+            return self.dotted(node.args[0])
+        if isinstance(node, ast.Call) and self.dotted(node.func) in ("globals", "locals"):
+            return ""
+        return "" if isinstance(node, ast.Attribute) and self.dotted(node) == "sys.modules" else None
 
     def constant(self, node: ast.expr | None) -> object:
         """The value of an expression made of literals; None when it cannot be known or grows too large."""
@@ -90,6 +131,9 @@ class ConstantReader(ast.NodeVisitor):
             return "".join(UNKNOWN if piece is None else str(piece) for piece in pieces)
         if isinstance(node, ast.Call):
             return self.called(node)
+        if isinstance(node, ast.Subscript) and not isinstance(node.slice, ast.Slice):
+            of_home = self.constant(node.slice) == "HOME" and self.dotted(node.value) == "os.environ"
+            return self.home if of_home else None
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
             value = self.constant(node.value)
             step = self.constant(node.slice.step) if node.slice.step else 1
@@ -140,11 +184,21 @@ class ConstantReader(ast.NodeVisitor):
             and arguments
         ):
             return arguments[0]
+        if name in ("os.getenv", "os.environ.get") and arguments[:1] == ["HOME"]:
+            return self.home
+        if name.endswith(".joinpath") and isinstance(base, str) and all(isinstance(each, str) for each in arguments):
+            return join(base, *[str(each) for each in arguments])
+        if name.endswith((".expanduser", ".resolve", ".absolute")) and isinstance(base, str):
+            return base
         if name in ("pathlib.Path.home", "os.path.expandvars"):
-            return self.home if name.endswith("home") else arguments[0] if arguments else None
+            return self.home if name.endswith("home") else expand_home(arguments[0], self.home) if arguments else None
         if name == "os.path.join" and all(isinstance(argument, str) for argument in arguments):
             return join(*[str(argument) for argument in arguments]) if arguments else None
         return None
+
+
+def expand_home(value: object, home: str) -> object:
+    return re.sub(r"\$\{?HOME\}?", lambda _: home, value) if isinstance(value, str) else value
 
 
 def is_nested(value: object) -> bool:

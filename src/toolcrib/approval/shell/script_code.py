@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 
 from toolcrib.approval.shell.judge import judge_write
-from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, Severity
-from toolcrib.approval.shell.paths import is_secret, place, reached
+from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, Origin, Severity, StreamData, name_set
+from toolcrib.approval.shell.paths import is_protected, is_secret, place, reached, resolve
+from toolcrib.approval.shell.rules import BY_PROGRAM
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import CommandLocation, Runner
 from toolcrib.approval.shell.sql import sql_danger
@@ -17,7 +18,7 @@ RUNS = re.compile(
     r"\b(?:system|exec|popen|Popen|shell_exec|passthru|proc_open|execSync|spawnSync|spawn|"
     r"execFile|execFileSync|IO\.popen|Open3\.\w+|os\.execute|io\.popen|"
     r"do shell script|shell|Process\.(?:spawn|run)|Runtime\.\w+\(\)\.exec|run_shell_command|"
-    r"call-process|shell-command|iex|Invoke-Expression)\b\s*+[(\[]?\s*+([\"'`]|q[qx]?[{(]|%x[({])"
+    r"call-process|shell-command|System\.cmd|os:cmd|callCommand|pcntl_exec|Sys\.command|iex|Invoke-Expression)\b\s*+[(\[]?\s*+([\"'`]|q[qx]?[{(]|%x[({])"
 )
 BACKTICKS = re.compile(r"(`|qx[/{(]|%x[({])")
 RUNS_SOMETHING = re.compile(
@@ -33,11 +34,11 @@ DELETES = re.compile(
     r"fs\.rm\b|fs\.promises\.rm\b|removeSync|emptyDirSync|unlink\s*+\(?\s*+(?:glob|<|map|for|foreach|while)\b|"
     r"array_map\(\s*['\"]unlink|Remove-Item|Directory\.Delete|RemoveDirectory|"
     r"Deno\.remove(?:Sync)?\([^)]{0,200}recursive|Dir\.glob.{0,200}(?:delete|unlink)|"
-    r"Dir\[.{0,200}(?:delete|unlink)|delete-directory|file\s+delete\s+-force|"
+    r"\.rm\([^)]{0,200}recursive|find\(\s*sub\s*\{[^}]{0,200}unlink|Dir\[.{0,200}(?:delete|unlink)|delete-directory|File\.rm_rf|\bdelete\([^)]{0,200},\s*['\"]rf|file\s+delete\s+-force|"
     r"rm\([^)]{0,200}recursive\s*=\s*true|unlink\([^)]{0,200}recursive\s*=\s*T)"
 )
 NETWORK_SHELL = re.compile(
-    r"\b(?:IO::Socket|TCPSocket|fsockopen|net\.Socket|net\.connect|createConnection|"
+    r"\b(?:IO::Socket|sockaddr_in|inet_aton|TCPSocket|fsockopen|net\.Socket|net\.connect|createConnection|"
     r"socket\.socket|/inet/tcp|stream_socket_client|Socket::INET|UDPSocket)\b|/inet/"
 )
 FETCHES = re.compile(
@@ -47,7 +48,7 @@ FETCHES = re.compile(
 )
 EVALUATES = re.compile(
     r"\b(?:eval|instance_eval|class_eval|Function|vm\.runIn\w+|assert|create_function|iex|"
-    r"Invoke-Expression|loadstring|load)\b\s*[(\s]|\(\s*eval\s*\)"
+    r"Invoke-Expression|loadstring|load)\b(?:\s*[(\s]|$)|\(\s*eval\s*\)"
 )
 FORKS = re.compile(
     r"\bfork\s+while\s+fork|\bfork\s+while\s*1|while\s*+\(?\s*+(?:1|"
@@ -105,6 +106,24 @@ COMMAND_ENDINGS: Endings = {
     **dict.fromkeys(("qx/", "qx{", "qx("), (re.compile(r"([^/})]*)[/})]"), "/})")),
     **dict.fromkeys(("%x(", "%x{"), _TO_BRACKET),
 }
+LITERAL = re.compile(r"\"([^\"\n]{0,200})\"|'([^'\n]{0,200})'|`([^`\n]{0,200})`")
+STARTS_PROCESSES = re.compile(
+    r"\b(?:\w*system\w*|\w*exec\w*|\w*spawn\w*|popen\w*|shell\w*|run\w*|cmd|command|[pP]rocess\w*|execute|child\w*|fork|call\w*|getline"
+    r"|open\w*|sh|bash|eval)\b|\||\$\w+\s*\(\s*['\"]"
+)
+LOADS_FOREIGN = re.compile(
+    r"\b(?:fork|require|import|include|include_once|require_once|load|dofile|source|do|Worker|run_path)\b\s*\(?\s*['\"]"
+    r"((?:/tmp|/var/tmp|/dev/shm|https?:/)/[^'\"]*)"
+)
+LOGIN_ITEM = re.compile(r"login item|keystroke|key code")
+WORD_LIST = re.compile(r"\bqw\s*[({\[/<]([^)}\]/>]{1,400})")
+CHANGES_FILES = re.compile(
+    r"(?<![=\-])>(?!=)|\b(?:\w*[wW]rite\w*|append\w*|copy\w*|cp\w*|rename\w*|move\w*|mv|sym_?link\w*|link\w*|unlink\w*|delete\w*"
+    r"|rm\w*|remove\w*|file_put_contents|save\w*|touch|truncate\w*|chmod\w*|spit|download\w*|mkdir\w*)\b|['\"][wa]\+?b?['\"]"
+)
+HOME_VARIABLE = re.compile(r"\$ENV\{['\"]?HOME['\"]?\}|\$\{?HOME\}?|#\{(?:Dir\.home|ENV\[.HOME.\])\}|~(?=/)")
+INTERPRETERS = name_set("sh bash dash zsh ksh python python3 perl ruby node")
+MAX_LITERALS = 60
 POWERSHELL_ENCODED = re.compile(r"[A-Za-z0-9+/=]{16,}$")
 
 
@@ -118,6 +137,7 @@ def judge_script_code(runner: Runner, language: str, code: str, call: CommandCal
         runner.report("unknown_code", f"runs {language} code that is only known at run time", site)
         return
     ran = _run_commands(runner, language, code, call, site)
+    _judge_literals(runner, code, call, site)
     if not ran and RUNS_SOMETHING.search(code):
         runner.report("unknown_code", f"runs a command from {language} that is only known at run time", site)
     if FORKS.search(code):
@@ -133,7 +153,9 @@ def judge_script_code(runner: Runner, language: str, code: str, call: CommandCal
     if NETWORK_SHELL.search(code) and (ran or re.search(r"exec|spawn|popen|dup2|STDIN|system|/bin/|getline|\|&", code)):
         runner.report("remote_code", "connects a shell to the network", site)
     if EVALUATES.search(code) and (
-        FETCHES.search(code) or re.search(r"decode|unpack|fromCharCode|Buffer\.from|pack\(|atob", code)
+        FETCHES.search(code)
+        or NETWORK_SHELL.search(code)
+        or re.search(r"decode|unpack|fromCharCode|Buffer\.from|pack\(|atob|\bcurl\b|\bwget\b", code)
     ):
         runner.report("remote_code", "evaluates code that was fetched or decoded", site)
     if SENDS.search(code) and PRIVATE_FILES.search(code):
@@ -160,11 +182,11 @@ def _run_commands(runner: Runner, language: str, code: str, call: CommandCall, s
             ran = True
     for text in quoted(code, RUNS, STRING_ENDINGS):
         if text.strip():
-            runner.run_text(_unquote(text), call.state.copy(), None, site)
+            run_from_code(runner, _unquote(text), call, site)
             ran = True
     if language == "awk":
-        for text in re.findall(r"\"([^\"]+)\"\s*\|\s*getline|\|\s*\"([^\"]+)\"", code):
-            runner.run_text(text[0] or text[1], call.state.copy(), None, site)
+        for text in re.findall(r"\"([^\"]+)\"\s*\|&?\s*getline|\|&?\s*\"([^\"]+)\"", code):
+            runner.run_text(text[0] or text[1], call.state.copy(), StreamData(None, Origin.PROGRAM), site)
             ran = True
     if language == "node":
         for text in re.findall(r"\$`([^`]+)`", code):
@@ -178,9 +200,73 @@ def _run_commands(runner: Runner, language: str, code: str, call: CommandCall, s
         for match in TCL.finditer(code):
             runner.run_text(match.group(1), call.state.copy(), None, site)
             ran = True
-    if language == "gdb" and re.match(r"\s*(?:shell|!)\s*(.+)", code):
-        runner.run_text(re.sub(r"^\s*(?:shell|!)\s*", "", code), call.state.copy(), None, site)
+    debugger = DEBUGGER_SHELL.match(code) if language in ("gdb", "lldb") else None
+    if debugger is not None:
+        run_from_code(runner, debugger.group(1), call, site)
+    elif language in ("gdb", "lldb") and re.match(r"\s*(?:python|py|script|pi|source|command script)\b", code):
+        runner.report("unknown_code", "runs code inside the debugger", site)
     return ran
+
+
+BARE_SHELL = re.compile(r"\s*(?:exec\s+)?(?:/\S*/)?(?:ba|z|da|k|c|tc|fi|a)?sh(?:\s+-[ilp]+)*[\s0-9<>&]*$")
+
+
+def run_from_code(runner: Runner, text: str, call: CommandCall, site: CommandLocation) -> None:
+    """Judge a command that code or an editor runs; a shell without a command there is a way around what is judged."""
+    if BARE_SHELL.match(text):
+        runner.report("unknown_code", f"opens a shell from inside {call.program}", site)
+    runner.run_text(text, call.state.copy(), None, site)
+
+
+DEBUGGER_SHELL = re.compile(r"\s*(?:(?:platform\s+)?shell|make|!|pipe\b[^|]*\||\|[^|]*\|)\s*(.+)", re.DOTALL)
+
+
+def _judge_literals(runner: Runner, code: str, call: CommandCall, site: CommandLocation) -> None:
+    """Judge strings that are commands or protected paths, whatever function of the language takes them."""
+    literals = literals_of(code)
+    foreign = LOADS_FOREIGN.search(code)
+    if foreign is not None:
+        runner.report("remote_code", f"runs the code in {foreign.group(1)[:80]}", site)
+    if call.program == "osascript" and LOGIN_ITEM.search(code):
+        runner.report("system_config", "types into other programs, or starts a program at every login", site)
+    for words in WORD_LIST.findall(code):
+        literals += [words]
+    if STARTS_PROCESSES.search(code):
+        judge_literal_commands(runner, literals, call, site)
+    for text in literals if CHANGES_FILES.search(code) is not None else []:
+        path = HOME_VARIABLE.sub(call.state.home, text).lstrip("<>+| ")
+        # The home folder may have been put before it: `ENV["HOME"] + "/.profile"`.
+        for one in (path, f"{call.state.home}/{path.lstrip('/')}") if path.lstrip("/")[:1] == "." else (path,):
+            if "/" in one and is_protected(resolve(one, call.state), call.state):
+                reason = f"may change {one.replace(UNKNOWN, '…')}, which the user's programs run or read commands from"
+                runner.report("system_config", reason, site, paths=(one,))
+                return
+
+
+def literals_of(code: str) -> list[str]:
+    found = (next((group for group in groups if group), "") for groups in LITERAL.findall(code))
+    return [text for text in found if text][:MAX_LITERALS]
+
+
+def judge_literal_commands(runner: Runner, literals: list[str], call: CommandCall, site: CommandLocation) -> None:
+    """Report strings that would be dangerous commands, and lists of strings that are the words of one."""
+    for number, text in enumerate(literals):
+        words = text.strip("|! ").split(None, 1)
+        program = words[0].rpartition("/")[2] if words else ""
+        if program in INTERPRETERS and text.strip().startswith("|"):
+            runner.report("unknown_code", f"passes data to {program}, which runs it", site)
+        following = literals[number + 1 : number + 5]
+        if program not in BY_PROGRAM and program not in INTERPRETERS:
+            continue
+        suspect = False
+        if len(words) > 1:
+            suspect = runner.suspects(text.strip("|! "), call.state, site)
+        elif following and following[0].startswith("-"):
+            given = [ExpandedWord(each) for each in (text, *" ".join(following).split())]
+            suspect = runner.suspects(given, call.state, site)
+        if suspect:
+            runner.report("unknown_code", f"may run the command {text[:80]!r} that it contains", site)
+            return
 
 
 def quoted(code: str, opening: re.Pattern[str], endings: Endings) -> Iterator[str]:

@@ -68,6 +68,9 @@ class ShellState(msgspec.Struct):
     integers: frozenset[str] = frozenset()
     """Variables that calculate what is assigned to them (`declare -i`)."""
 
+    start: str = ""
+    """The directory where the command line started."""
+
     def copy(self) -> ShellState:
         """An independent copy, as for a subshell."""
         return ShellState(
@@ -91,6 +94,7 @@ class ShellState(msgspec.Struct):
             self.listing,
             own=self.own,
             stack=self.stack,
+            start=self.start,
             links=dict(self.links),
             view=self.view,
             integers=self.integers,

@@ -9,7 +9,7 @@ from itertools import pairwise
 from toolcrib.approval.shell.assignments import REFERENCE, REFERRING
 from toolcrib.approval.shell.expansion import ASSIGNMENT, previous_directory
 from toolcrib.approval.shell.judge import STANDARD_INPUT
-from toolcrib.approval.shell.model import ANYTHING, NOTHING, UNKNOWN, ExpandedWord, Origin, StreamData
+from toolcrib.approval.shell.model import ANYTHING, NOTHING, UNKNOWN, ExpandedWord, Origin, StreamData, name_set
 from toolcrib.approval.shell.options import parse_arguments
 from toolcrib.approval.shell.outputs import literal_output
 from toolcrib.approval.shell.paths import reached, resolve
@@ -183,6 +183,13 @@ def printf(runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamD
     text = UNKNOWN if data.text is None else data.text
     runner.assign(name.text, [ExpandedWord(text, origin=data.origin)], call.state)
     return NOTHING
+
+
+DANGEROUS_BY_ARGUMENTS = name_set(
+    "rm grm srm shred wipe unlink dd truncate chmod chown chgrp kill pkill killall shutdown reboot halt poweroff init "
+    "mkfs wipefs sudo doas env nohup eval exec xargs busybox"
+)
+"""Programs that become dangerous once a later command adds arguments; an alias would hide them."""
 
 
 def alias(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData:

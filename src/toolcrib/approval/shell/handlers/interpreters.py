@@ -7,7 +7,7 @@ import re
 from toolcrib.approval.shell.judge import STANDARD_INPUT
 from toolcrib.approval.shell.model import ANYTHING, ExpandedWord, Origin, StreamData
 from toolcrib.approval.shell.options import parse_arguments
-from toolcrib.approval.shell.paths import resolve
+from toolcrib.approval.shell.paths import place, resolve
 from toolcrib.approval.shell.python_code import judge_python
 from toolcrib.approval.shell.rules.base import SPECS, CommandCall
 from toolcrib.approval.shell.runner import CommandLocation, Handler, Runner
@@ -62,7 +62,19 @@ INLINE: dict[str, tuple[str, ...]] = {
     "powershell": ("-c", "-Command", "-command", "-EncodedCommand", "-enc", "-e"),
     "guile": ("-c",),
     "emacs": ("--eval", "-eval"),
-    "gdb": ("-ex", "--eval-command"),
+    "gdb": ("-ex", "-iex", "--eval-command", "--init-eval-command"),
+    "lldb": ("-o", "-O", "-k", "--one-line", "--one-line-before-file", "--one-line-on-crash"),
+    "ghc": ("-e",),
+    "sage": ("-c",),
+    "maxima": ("--batch-string",),
+    "crystal": ("eval",),
+    "nim": ("--eval",),
+    "janet": ("-e",),
+    "bb": ("-e",),
+    "clj": ("-e", "-M"),
+    "gst": (),
+    "jrunscript": ("-e",),
+    "kotlin": ("-e",),
     "raku": ("-e",),
     "octave": ("--eval",),
     "racket": ("-e",),
@@ -84,7 +96,6 @@ SAME = {
     "luajit": "lua",
     "jruby": "ruby",
     "irb": "ruby",
-    "lldb": "gdb",
 }
 
 
@@ -176,8 +187,11 @@ def python(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamDa
         if re.fullmatch(r"-[A-Za-z]*c", word.text) and number + 1 < len(call.words):
             code = call.words[number + 1]
             break
-        if not word.text.startswith("-"):
+        if not word.text.startswith("-") or word.text.startswith("-m"):
             break
+    if call.words[:1] and call.words[0].text == "-m":
+        # What follows belongs to the module.
+        code = None
     if code is not None:
         if not code.known and code.origin & (Origin.NETWORK | Origin.DECODED):
             runner.report("remote_code", "runs code that was fetched or decoded", site)
@@ -194,16 +208,49 @@ def python(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamDa
             runner.invoke([ExpandedWord("python3"), *inner[1:]], call.state, call.stdin, site)
         elif module.text.partition(".")[0] in OWN_PROGRAMS:
             runner.invoke([ExpandedWord("toolcrib"), *inner[1:]], call.state, call.stdin, site)
+        python_module(runner, module.text, call.words[at + 1 :], call, site)
         return StreamData(None, Origin.PROGRAM)
     if arguments.operands and arguments.operands[0].text not in ("-", *STANDARD_INPUT):
         return python_file(runner, arguments.operands[0], call, site)
     if call.stdin is None:
         return ANYTHING
-    if call.stdin.text is not None:
-        judge_python(runner, call.stdin.text, call, site)
-    else:
-        report_foreign(runner, call.stdin, site)
+    judge_source_of_python(runner, call, site)
     return StreamData(None, Origin.PROGRAM)
+
+
+RUNS_FILE = frozenset({"cProfile", "profile", "trace", "pdb", "runpy", "coverage", "kernprof", "viztracer", "memray"})
+MODULE_VALUES = frozenset(
+    ("-s", "--setup", "-n", "--number", "-r", "--repeat", "-u", "--unit", "-c", "--command", "-o", "-d", "--directory")
+)
+
+
+def python_module(
+    runner: Runner, name: str, words: list[ExpandedWord], call: CommandCall, site: CommandLocation
+) -> None:
+    """Judge modules of the library that run code from their arguments or input, or serve files."""
+    arguments = parse_arguments(words, MODULE_VALUES)
+    if name == "timeit":
+        for code in (*arguments.values("-s", "--setup"), *arguments.operands):
+            judge_python(runner, code.text, call, site)
+    elif name in RUNS_FILE:
+        for code in arguments.values("-c", "--command") if name == "pdb" else []:
+            judge_python(runner, code.text.lstrip("!"), call, site)
+        if arguments.operands:
+            python_file(runner, arguments.operands[0], call, site)
+    elif name in ("code", "asyncio", "IPython", "ptpython") and call.stdin is not None:
+        judge_source_of_python(runner, call, site)
+    elif name in ("http.server", "SimpleHTTPServer", "pyftpdlib", "uploadserver"):
+        folder = arguments.value("-d", "--directory")
+        path = resolve(folder, call.state) if folder is not None else call.state.cwd
+        if place(path, call.state) in ("home", "root", "secret", "home_config"):
+            runner.report("exfiltration", f"serves {path} to the network", site, paths=(path,))
+
+
+def judge_source_of_python(runner: Runner, call: CommandCall, site: CommandLocation) -> None:
+    if call.stdin is not None and call.stdin.text is not None:
+        judge_python(runner, call.stdin.text, call, site)
+    elif call.stdin is not None:
+        report_foreign(runner, call.stdin, site)
 
 
 def python_file(runner: Runner, script: ExpandedWord, call: CommandCall, site: CommandLocation) -> StreamData:

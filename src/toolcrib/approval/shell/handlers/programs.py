@@ -7,12 +7,14 @@ import re
 from toolcrib.approval.shell.handlers.interpreters import code_from, report_foreign
 from toolcrib.approval.shell.judge import judge_write
 from toolcrib.approval.shell.model import ANYTHING, UNKNOWN, ExpandedWord, Origin, StreamData
-from toolcrib.approval.shell.paths import is_private, place, resolve
+from toolcrib.approval.shell.paths import is_private, is_secret, place, resolve
+from toolcrib.approval.shell.python_code import judge_python
 from toolcrib.approval.shell.rules import BY_PROGRAM
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import CommandLocation, Handler, Runner
-from toolcrib.approval.shell.script_code import judge_script_code
+from toolcrib.approval.shell.script_code import judge_script_code, run_from_code
 from toolcrib.approval.shell.sql import MAX_SQL, sql_danger
+from toolcrib.approval.shell.state import ShellState
 
 SQL_OPTIONS: dict[str, tuple[str, ...]] = {
     "psql": ("-c", "--command"),
@@ -48,9 +50,20 @@ SQL_OPTIONS: dict[str, tuple[str, ...]] = {
     "supabase": (),
 }
 MAX_SCRIPT = 4096
+EMBEDDED = re.compile(r"[\s:]*(lua|python3?|py3?x?|ruby|perl|tcl)\b!?\s+(.*)", re.DOTALL)
 PROGRAM_FILE = re.compile(r"/(?:usr/)?(?:local/)?s?bin/[\w.-]+$")
 EXECUTING_SUBSTITUTION = re.compile(
     r"(?:\d+|/[^/]{0,200}/)?s([/|#,@!])(?:(?!\1).){0,400}\1(?:(?!\1).){0,400}\1[gip0-9]*e"
+)
+SQL_ESCAPE = re.compile(r"^[ \t]*(?:\\!|\.sh(?:ell)?\b|\.sys(?:tem)?\b|system\b)\s*+(.+)$", re.MULTILINE)
+SQL_OUTPUT = re.compile(
+    r"^[ \t]*(?:\.(?:output|once|save|backup|log|excel|read|import|clone)|\\(?:o|out|w|write|g|gx|i|ir|s)\b|tee\b"
+    r"|pager\b|\\copy\b.*\b(?:to|from)(?:\s+program)?)\s+(\|.*|'[^']*'|\"[^\"]*\"|\S+)",
+    re.MULTILINE | re.IGNORECASE,
+)
+"""What clients write a result to, or run: a file, or a command after a bar."""
+SQL_LOADS = re.compile(
+    r"load_extension\s*\(|^[ \t]*\.load\b|\binstall\s+plugin\b|\bcreate\s+function\b.*\bsoname\b", re.I | re.M
 )
 POSITIONAL_SQL = frozenset({"sqlite3", "duckdb", "bq", "turso"})
 
@@ -89,8 +102,23 @@ def judge_sql(runner: Runner, call: CommandCall, text: str, site: CommandLocatio
     reason = sql_danger(text)
     if reason:
         runner.report("sql", reason, site)
-    for escape in re.findall(r"^[ \t]*(?:\\!|\.shell|\.system|\bsystem)\s+(.+)$", text, re.MULTILINE):
+    for escape in SQL_ESCAPE.findall(text):
         runner.run_text(escape, call.state.copy(), None, site)
+    for target in SQL_OUTPUT.findall(text):
+        name = target.strip("'\"")
+        if name.startswith("|"):
+            runner.run_text(name[1:], call.state.copy(), None, site)
+        else:
+            judge_write(runner, resolve(at_home(name, call.state), call.state), ExpandedWord(name), call.state, site)
+    for source in re.findall(r"(?i)(?:infile|load_file\s*\(|read_text\s*\(|pg_read_file\s*\()\s*'([^']{1,400})'", text):
+        if is_secret(resolve(at_home(source, call.state), call.state)):
+            runner.report("credential", f"reads the secret {source}", site)
+    if SQL_LOADS.search(text):
+        runner.report("unknown_code", "loads a library into the database", site)
+
+
+def at_home(name: str, state: ShellState) -> str:
+    return state.home + name[1:] if name.startswith("~/") else name
 
 
 def option_values(words: list[ExpandedWord], names: tuple[str, ...]) -> list[ExpandedWord]:
@@ -112,18 +140,12 @@ def option_values(words: list[ExpandedWord], names: tuple[str, ...]) -> list[Exp
 
 
 def git(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
-    """Judge commands hidden in git's configuration, and what it runs for each commit or module."""
+    """Judge git's aliases, and what it runs for each commit or module."""
     aliases: dict[str, str] = {}
     for setting in call.arguments.values("-c"):
         name, _, value = setting.text.partition("=")
         if name.startswith("alias."):
             aliases[name[6:]] = value
-        elif value and re.search(
-            r"(?:pager|editor|sshcommand|fsmonitor|askpass|hookspath|external|textconv|helper|program|"
-            r"command|smudge|clean)$",
-            name.lower(),
-        ):
-            runner.run_text(value.removeprefix("!"), call.state.copy(), None, site)
     operands = call.arguments.operands
     remember_git(runner, call, site)
     aliases.update({name[4:]: value for name, value in call.state.aliases.items() if name.startswith("git ")})
@@ -143,9 +165,6 @@ def git(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData 
                 runner.run_text(" ".join(word.text for word in inner), call.state.copy(), None, site)
             elif inner:
                 runner.invoke(inner, call.state.copy(), None, site)
-    for option in ("--exec", "-x"):
-        if "rebase" in texts and option in texts and texts.index(option) + 1 < len(texts):
-            runner.run_text(texts[texts.index(option) + 1], call.state.copy(), None, site)
     return None
 
 
@@ -153,6 +172,8 @@ def remember_git(runner: Runner, call: CommandCall, site: CommandLocation) -> No
     """Follow what git commands in one line prepare for each other: aliases, remotes, fresh clones."""
     words = [each.text for each in call.arguments.operands]
     texts = [word.text for word in call.words]
+    if any("ext::" in word for word in words[1:4]):
+        runner.report("remote_code", "runs a command as the transport of a repository", site)
     if words[:1] == ["config"] and len(texts) > 2 and texts[-2].startswith("alias."):
         call.state.aliases["git " + texts[-2][6:]] = texts[-1]
     elif words[:1] == ["clone"] and len(words) > 1:
@@ -197,6 +218,9 @@ def sed(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData 
         runner.spend(len(text) // 60)
         for target in re.findall(r"(?:^|[;{}/\d$!]|\n|\s)[wW]\s*(/[^\s;}]+|~[^\s;}]*|\.[^\s;}]*)", text):
             judge_write(runner, resolve(target, call.state), ExpandedWord(target), call.state, site)
+        for source in re.findall(r"(?:^|[;{}/\d$!]|\n|\s)[rR]\s*(/[^\s;}]+|~[^\s;}]*)", text):
+            if is_secret(resolve(at_home(source, call.state), call.state)):
+                runner.report("credential", f"reads the secret {source}", site)
         for command in re.findall(r"(?:^|[;{}\d$!/])\s*e\s+([^\n]+)", text):
             runner.run_text(command, call.state.copy(), None, site)
         if EXECUTING_SUBSTITUTION.match(text):
@@ -224,6 +248,7 @@ def editor(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamDa
         escape = re.search(
             r"(?:^|[:|%\s])(?:(?:r|read|w)\s*+)?!\s*(.+)|\bsystem\(\s*['\"](.+?)['\"]|:?terminal\s+(.+)", command
         )
+        judge_embedded(runner, command, call, site)
         write = re.match(r":?\s*(?:%|\d+,[\d$]+)?(?:w|wq|write|saveas|sav|x|xit)!?\s+([^!>\s|]\S*)", command)
         if write:
             judge_write(
@@ -234,30 +259,27 @@ def editor(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamDa
                 site,
             )
         elif escape:
-            runner.run_text(next(group for group in escape.groups() if group), call.state.copy(), None, site)
+            run_from_code(runner, next(group for group in escape.groups() if group), call, site)
     return None
 
 
-def archiver(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
-    """Judge the commands that tar, rsync and zip run on the side."""
-    for word in call.arguments.values(
-        "--to-command",
-        "-I",
-        "--use-compress-program",
-        "--rsh-command",
-        "-F",
-        "--info-script",
-        "-e",
-        "--rsh",
-        "--rsync-path",
-    ):
-        if word.text and not re.fullmatch(r"[\w./+-]+( -[\w-]+)*", word.text):
-            runner.run_text(word.text, call.state.copy(), None, site)
-    for word in call.arguments.values("--checkpoint-action"):
-        if word.text.startswith("exec="):
-            runner.run_text(word.text[5:].strip("'\""), call.state.copy(), None, site)
-    if call.program == "tar" and any(re.match(r"-?[a-zA-Z]*c", word.text) for word in call.words[:1]):
-        return None
+def judge_embedded(runner: Runner, command: str, call: CommandCall, site: CommandLocation) -> None:
+    """Judge an editor command that is code: its own functions, or another language's."""
+    code = EMBEDDED.match(command)
+    if code is None:
+        if "(" in command:
+            judge_script_code(runner, "vim", command, call, site)
+    elif code.group(1).startswith("py"):
+        judge_python(runner, code.group(2), call, site)
+    else:
+        judge_script_code(runner, code.group(1), code.group(2), call, site)
+
+
+def mail_reader(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
+    """Judge the commands in a message that mail runs: `~!`, `~|` and `~<!`."""
+    text = call.stdin.text if call.stdin is not None else None
+    for command in re.findall(r"^~(?:!|\||<\s*!|:\s*!)\s*(.+)$", (text or "")[:20_000], re.MULTILINE):
+        runner.run_text(command, call.state.copy(), None, site)
     return None
 
 
@@ -381,10 +403,10 @@ HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(("rails", "artisan"), framework_shell),
     "sed": sed,
     "gsed": sed,
-    **dict.fromkeys(("vim", "vi", "nvim", "ex", "ed", "gvim", "view"), editor),
-    **dict.fromkeys(("tar", "bsdtar", "rsync", "zip", "gtar"), archiver),
+    **dict.fromkeys(("vim", "vi", "nvim", "ex", "ed", "red", "gvim", "view", "vimdiff", "rvim", "rview"), editor),
     **dict.fromkeys(("curl", "wget", "aria2c"), download),
     **dict.fromkeys(("cp", "mv", "install", "ln"), copy_data),
+    **dict.fromkeys(("mail", "mailx", "s-nail"), mail_reader),
     "tee": tee,
     "split": splitter,
     "m4": macro_processor,

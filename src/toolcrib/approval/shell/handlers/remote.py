@@ -6,7 +6,7 @@ import re
 
 from toolcrib.approval.shell.model import ANYTHING, UNKNOWN, ExpandedWord, Origin, StreamData, name_set
 from toolcrib.approval.shell.options import parse_arguments
-from toolcrib.approval.shell.paths import resolve
+from toolcrib.approval.shell.paths import is_protected, place, resolve
 from toolcrib.approval.shell.rules.base import SPECS, CommandCall
 from toolcrib.approval.shell.runner import CommandLocation, Handler, Runner
 from toolcrib.approval.shell.state import ShellState
@@ -21,12 +21,8 @@ KUBECTL_EXEC = ("exec", "run", "debug")
 
 
 def secure_shell(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData:
-    """Judge what runs on the other host, and commands hidden in options."""
+    """Judge what runs on the other host."""
     arguments = parse_arguments(call.words, SPECS["ssh"].values, stop_early=True)
-    for option in arguments.values("-o"):
-        name, _, value = re.sub(r"^(\w+)\s+", r"\1=", option.text).partition("=")
-        if name.strip().lower() in ("proxycommand", "localcommand", "knownhostscommand"):
-            runner.run_text(value, call.state.copy(), None, site)
     words = arguments.operands
     if len(words) < 2:
         if words and call.stdin is not None:
@@ -77,6 +73,11 @@ def container(runner: Runner, call: CommandCall, site: CommandLocation) -> Strea
     state.cwd, state.cwd_known = (arguments.value("-w", "--workdir") or ExpandedWord("/")).text, True
     if arguments.has("--privileged") or any(outside == "/" for _, outside in state.mounts):
         runner.report("container", "gives a container full access to the host", site)
+    for value in arguments.values("-v", "--volume"):
+        outside, _, options = value.text.partition(":")
+        if is_protected(resolve(outside, call.state), call.state) and not options.endswith(":ro"):
+            shown = outside.replace(UNKNOWN, "…")
+            runner.report("system_config", f"lets a container change {shown}", site, paths=(shown,))
     entrypoint = arguments.value("--entrypoint")
     if entrypoint is not None:
         inner = [entrypoint, *inner]
@@ -191,9 +192,20 @@ def file_transfer(runner: Runner, call: CommandCall, site: CommandLocation) -> S
     for line in re.split(r"[;\n]|&&|\|\|", "\n".join(texts))[:400]:
         if re.match(r"\s*(?:glob\s+(?:-\w\s+)?)?-?@?(?:m?rm|rmdir|m?delete|mirror\s.*--delete)\b", line):
             runner.report("recursive_delete", "deletes files on another host", site)
+        elif sends_folder(line, call):
+            runner.report("exfiltration", "sends the home folder to another host", site)
         elif line.lstrip().startswith("!"):
             runner.run_text(line.lstrip()[1:], call.state.copy(), None, site)
     return None
+
+
+def sends_folder(line: str, call: CommandCall) -> bool:
+    if not re.match(r"\s*(?:mirror\s.*(?:-R|--reverse)|m?put\b)", line):
+        return False
+    paths = (
+        resolve(word.replace("~", call.state.home, 1), call.state) for word in line.split()[1:8] if word[0] in "/~"
+    )
+    return any(place(path, call.state) in ("home", "root", "secret", "home_config") for path in paths)
 
 
 def ansible(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
@@ -201,6 +213,8 @@ def ansible(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamD
     text = call.arguments.value("-a", "--args")
     if text is not None and (module is None or module.text.rpartition(".")[2] in ("shell", "command", "raw", "script")):
         runner.run_text(text.text, call.state.copy(), None, site)
+        if module is not None and module.text.endswith("script"):
+            runner.report("unknown_code", "runs a script on other hosts", site)
     elif text is not None and re.search(r"state=(?:absent|stopped|restarted)", text.text):
         runner.report("remote_code", "removes or stops something on other hosts", site)
     return None
@@ -209,6 +223,8 @@ def ansible(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamD
 def later(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     """Judge a command line that `at`, `batch` or `crontab -` reads from its input."""
     stdin = call.stdin
+    if call.program != "crontab" and call.arguments.has("-f"):
+        runner.report("unknown_code", "schedules the commands in a file", site)
     if stdin is None:
         return None
     if stdin.text is None:
@@ -222,30 +238,38 @@ def later(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamDat
     return None
 
 
+TMUX_COMMANDS = name_set(
+    "new new-session neww new-window splitw split-window send-keys send run-shell run respawn-pane "
+    "respawnp respawn-window "
+    "respawnw if-shell if pipe-pane pipep popup display-popup confirm-before confirm bind-key bind "
+    "set-hook set-option set "
+    "setw set-window-option source-file source command-prompt"
+)
+SENDS_ON = re.compile(r"\b(?:curl|wget|nc|ncat|socat|telnet)\b")
+TYPED = name_set("send-keys send stuff")
+KEYS = name_set("Enter C-m KPEnter C-j ^M")
+
+
 def terminal(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     """Judge what tmux and screen start or type."""
     values = SPECS[call.program].values
-    typed = any(word.text in ("send-keys", "send", "stuff", "-X") for word in call.words)
+    typed = call.program == "screen" and any(word.text in ("stuff", "-X") for word in call.words)
     words = parse_arguments(call.words, values, stop_early=True).operands
-    starts = (
-        "new",
-        "new-session",
-        "neww",
-        "new-window",
-        "splitw",
-        "split-window",
-        "send-keys",
-        "send",
-        "run-shell",
-        "run",
-        "respawn-pane",
-        "respawn-window",
-        "if-shell",
-    )
+    if typed:
+        at = next((at for at, word in enumerate(call.words) if word.text in ("stuff", "exec", "-X")), 0)
+        words = [word for word in call.words[at + 1 :] if word.text not in ("stuff", "exec", "screen")]
     if call.program == "tmux":
-        started = bool(words) and words[0].text in starts
-        words = parse_arguments(words[1:], values, stop_early=True).operands if started else []
-        words = [word for word in words if word.text not in ("Enter", "C-m", "KPEnter")]
+        verb = words[0].text if words else ""
+        words = parse_arguments(words[1:], values, stop_early=True).operands if verb in TMUX_COMMANDS else []
+        words = [word for word in words if word.text not in KEYS]
+        typed = verb in TYPED
+        if verb in ("pipe-pane", "pipep") and any(SENDS_ON.search(word.text) for word in words):
+            runner.report("exfiltration", "sends what a terminal shows over the network", site)
+        if not typed and len(words) > 1 and verb not in ("new", "new-session", "neww", "new-window", "splitw"):
+            # Each may be a command of the shell, or one of tmux with a command of the shell in it.
+            for word in words:
+                if " " in word.text:
+                    runner.run_text(word.text, call.state.copy(), None, site)
     if len(words) == 1 or typed:
         runner.run_text(" ".join(word.text for word in words), call.state.copy(), None, site)
     elif words:
@@ -284,7 +308,6 @@ HANDLERS: dict[str, Handler] = {
     "nix-shell": script_option(("--run", "--command")),
     "nix": nix,
     "aws": aws,
-    "man": script_option(("-P", "--pager")),
     **dict.fromkeys(("lftp", "sftp", "ftp"), file_transfer),
     "ansible": ansible,
     "at": later,

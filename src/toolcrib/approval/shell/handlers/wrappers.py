@@ -17,6 +17,7 @@ from toolcrib.approval.shell.paths import place, resolve
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.rules.delete import is_find_from_root
 from toolcrib.approval.shell.runner import CommandLocation, Handler, Runner
+from toolcrib.approval.shell.script_code import BARE_SHELL
 from toolcrib.approval.shell.secret_files import finds_secrets, may_name_secret, secret_below
 from toolcrib.approval.shell.state import ShellState
 from toolcrib.approval.shell.syntax import LiteralText, WordPart
@@ -120,8 +121,22 @@ WRAPPERS: dict[str, Wrapper] = {
     "chamber": wrapper(operands=2),
     "entr": wrapper(script="-s"),
     "daemonize": wrapper("-a -c -e -E -o -p -l -u"),
-    "start-stop-daemon": wrapper("-n -p -u -c -x --name --pidfile --user --chuid --exec --startas -a"),
+    "start-stop-daemon": wrapper("-n -p -u -c --name --pidfile --user --chuid --startas -a -d --chdir"),
     "chronic": wrapper(),
+    "ssh-agent": wrapper("-a -t -E -P -O"),
+    "aa-exec": wrapper("-p -n --profile --namespace"),
+    "choom": wrapper("-n -p --adjust --pid"),
+    "logsave": wrapper(operands=1),
+    "setlock": wrapper(operands=1),
+    "multitime": wrapper("-n -s -I -i -o -r"),
+    "torify": wrapper(),
+    "grc": wrapper("-c -o -e"),
+    "pexec": wrapper("-n -o -e -u -i"),
+    "distcc": wrapper(),
+    "ccache": wrapper(),
+    "sccache": wrapper(),
+    "cabal": wrapper(operands=1),
+    "stack": wrapper(operands=1),
     "ts": wrapper(),
     "softlimit": wrapper("-m -d -s -l -a -o -p -f -c -r -t"),
     "srun": wrapper("-n -N -p -t -c -J -A --ntasks --nodes --partition --time"),
@@ -208,6 +223,8 @@ def unwrap(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamDa
             return run_assigned(runner, call, shape, split, state, site)
     words = arguments.operands
     words = words[shape.operands :]
+    if call.program == "start-stop-daemon":
+        words = [word for word in words if word.text != "--"]
     if call.program == "env" and len(words) > 1 and words[0].text == UNKNOWN and words[0].origin & Origin.PRIVATE:
         # `env $(cat .env | xargs) program`: the unknown words are assignments from a file.
         words = words[1:]
@@ -255,7 +272,7 @@ def run_wrapped(
     if not words and call.program == "parallel" and call.stdin is not None:
         return run_lines(runner, call, site)
     if not words:
-        return None if call.program in ("sudo", "env", "time") else ANYTHING
+        return None if call.program in ("sudo", "env", "time", "ssh-agent") else ANYTHING
     if shape.joined or call.program == "parallel":
         return run_joined(runner, words, call, site)
     if call.program == "uvx":
@@ -334,6 +351,9 @@ def run_project_command(runner: Runner, call: CommandCall, site: CommandLocation
     operands = parse_arguments(
         call.words, frozenset({"-n", "-p", "--env-file", "--project", "--config", "-c", "--with"}), stop_early=True
     ).operands
+    texts = [word.text for word in call.words]
+    if "explore" in texts[:2] and "--" in texts:
+        return runner.invoke(call.words[texts.index("--") + 1 :] or [ExpandedWord("sh")], call.state, call.stdin, site)
     if not operands or not RUNNERS[call.program].match(operands[0].text):
         return None
     if operands[0].text == "tool":
@@ -349,6 +369,8 @@ def run_project_command(runner: Runner, call: CommandCall, site: CommandLocation
     if script is not None:
         return runner.run_text(script.text, call.state, call.stdin, site)
     words = inner.operands[1:] if call.program in ("rustup", "direnv") else inner.operands
+    if len(words) == 1 and " " in words[0].text:
+        return runner.run_text(words[0].text, call.state, call.stdin, site)
     return runner.invoke(package_program(words), call.state, call.stdin, site) if words else None
 
 
@@ -457,6 +479,8 @@ def find(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData
         if from_the_top and changes_the_whole_machine(call, inner[0].text.rpartition("/")[2], root):
             reason = "changes permissions across the whole machine"
             runner.report("permissions", reason, site, severity="block", paths=("/",))
+        if BARE_SHELL.match(" ".join(each.text for each in inner[:4])):
+            runner.report("unknown_code", "opens a shell from inside find", site)
         state = call.state.copy()
         state.many = True
         runner.invoke(inner, state, None, site)

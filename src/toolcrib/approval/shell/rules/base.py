@@ -330,7 +330,7 @@ _SAME = {
     "sqlite3": "litecli duckdb",
     "redis-cli": "valkey-cli keydb-cli",
     "mongosh": "mongo",
-    "vim": "vi nvim view ex ed gvim",
+    "vim": "vi nvim view ex ed gvim vimdiff rvim rview",
     "nc": "ncat netcat",
     "gpg": "gpg2",
     "7z": "7za 7zz",

@@ -44,7 +44,25 @@ def for_real(call: CommandCall) -> bool:
     return not is_rehearsal(call)
 
 
+def reaches_host(call: CommandCall) -> bool:
+    return any(
+        re.search(
+            r"--privileged|--profile=(?:sysadmin|netadmin)|[\"'](?:hostPID|hostPath|hostNetwork|privileged)[\"']",
+            w.text,
+        )
+        for w in call.words
+    )
+
+
 RULES = (
+    Rule(
+        "kubectl oc k",
+        "run|debug|create|patch",
+        reason="gives a container access to its host",
+        where=reaches_host,
+        yes="kubectl run x --image=a --privileged",
+        no="kubectl run x --image=a",
+    ),
     Rule(
         KUBECTL,
         "delete",

@@ -65,7 +65,45 @@ def unsafe_repository(call: CommandCall) -> bool:
     )
 
 
+PACKAGE_FILE = re.compile(r"(?:\.{0,2}/|~|https?://).*|.*\.(?:rpm|deb|apk|ipk|txz|pkg|snap|flatpak|msi|xbps|eopkg)$")
+
+
+def installs_file(call: CommandCall) -> bool:
+    """A package from a file, which no repository vouches for."""
+    words = call.words[1:]
+    return any(not word.text.startswith("-") and PACKAGE_FILE.match(word.text) for word in words) or any(
+        word.text in ("--dangerous", "--devmode", "--allow-untrusted") for word in words
+    )
+
+
+def installs_temporary(call: CommandCall) -> bool:
+    return any(re.match(r"(?:file://)?/(?:var/)?(?:tmp|dev/shm)/", word.text) for word in call.arguments.operands[1:])
+
+
 RULES = (
+    Rule(
+        "yum dnf zypper apk opkg pkg pkg_add snap flatpak xbps-install eopkg tdnf microdnf installer msiexec brew",
+        "install|localinstall|add|in|upgrade|-i|tap|remote-add",
+        reason="installs a package from a file",
+        where=installs_file,
+        yes="zypper install ./x.rpm",
+        no="dnf search x",
+    ),
+    Rule(
+        "pip pip3 pipx uv npm pnpm yarn gem cargo",
+        "install|add|i|pip|tool",
+        reason="installs code from a folder that anybody may write to",
+        where=installs_temporary,
+        yes="pip install /tmp/x",
+        no="pip install .",
+    ),
+    Rule(
+        "easy_install",
+        reason="installs code from a URL",
+        where=from_elsewhere,
+        yes="easy_install https://x.example/p.tar.gz",
+        no="easy_install requests",
+    ),
     Rule("yarn", "npm publish", reason="publishes a package", yes="yarn npm publish", no="yarn npm info x"),
     Rule(
         "npx bunx pnpx uvx",
@@ -161,7 +199,7 @@ RULES = (
     ),
     Rule(
         "pip pip3 pipx uv",
-        "install|pip",
+        "install|pip|download|wheel|run|tool|runpip",
         reason="installs code from a URL",
         where=from_elsewhere,
         yes="pip install git+https://x.example/p",

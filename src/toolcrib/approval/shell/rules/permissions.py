@@ -59,13 +59,17 @@ def targets_system(call: CommandCall) -> bool:
 
 
 def tightens_own(call: CommandCall) -> bool:
-    """`chmod 600 ~/.ssh/id_rsa` makes things safer."""
+    """`chmod 600 ~/.ssh/id_rsa` makes things safer, and `chmod +x ~/bin/x` lets only what is there run."""
     mode = mode_of(call)
     own = all(
         place(reached(each, call.state), call.state) in ("home_config", "secret")
         for each in call.arguments.operands[1:]
     )
-    return own and call.program == "chmod" and bool(re.fullmatch(r"0?[4-7]00|go[-=]\w*|og[-=]\w*|u=\w+,go=", mode))
+    return (
+        own
+        and call.program == "chmod"
+        and bool(re.fullmatch(r"0?[4-7]00|go[-=]\w*|og[-=]\w*|u=\w+,go=|[ua]?\+x|0?755", mode))
+    )
 
 
 def gives_to_root(call: CommandCall) -> bool:

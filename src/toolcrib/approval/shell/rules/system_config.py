@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
+from toolcrib.approval.shell.option_table import GIT_SETTING
+from toolcrib.approval.shell.paths import place, resolve
 from toolcrib.approval.shell.rules.base import CommandCall, DangerClass, Rule, operand, operands_at_least
 from toolcrib.core.git_metadata import git_setting
 
@@ -31,26 +33,29 @@ def remounts(call: CommandCall) -> bool:
     return bool(operands) or call.arguments.has("-a", "--all", "-o", "--options", "--bind", "--move")
 
 
+GIT_LOOKS = frozenset(
+    ("--get", "--list", "-l", "--get-all", "--get-regexp", "get", "list", "--show-origin", "--unset", "unset")
+)
+
+
 def sets_dangerous_git(call: CommandCall) -> bool:
+    """`git config` with a key that makes git run a command or load a file, now or later."""
     texts = [word.text for word in call.words]
-    writes = not any(
-        text in ("--get", "--list", "-l", "--get-all", "--get-regexp", "get", "list", "--show-origin") for text in texts
-    )
-    named = any(
-        re.search(
-            r"(?i)^(?:core\.(?:hookspath|sshcommand|editor|pager|fsmonitor|askpass)|credential\.helper|"
-            r"alias\.|url\..*insteadof|http\.sslverify|http\.proxy)",
-            text,
-        )
-        for text in texts
-    ) or any(git_setting(name, value).starts_program for name, value in pairwise(texts))
-    return (
-        texts[:1] == ["config"]
-        and writes
-        and named
-        and len([t for t in texts if not t.startswith("-")]) > 2
-        and not_a_plain_alias(texts)
-    )
+    if "config" not in [each.text for each in call.arguments.operands[:1]] or any(text in GIT_LOOKS for text in texts):
+        return False
+    keys = [text.lower() for text in texts if "." in text[1:]]
+    if PLAIN_CHOICE.fullmatch(texts[-1]) and any(CHOSEN.match(key) for key in keys):
+        return False
+    named = any(GIT_SETTING.runs.match(key) or GIT_SETTING.loads.match(key) or GIT_DIVERTS.match(key) for key in keys)
+    named = named or any(git_setting(name, value).starts_program for name, value in pairwise(texts))
+    return named and len([t for t in texts if not t.startswith("-")]) > 2 and not_a_plain_alias(texts)
+
+
+CHOSEN = re.compile(r"core\.(?:editor|pager)$|credential\.(?:.+\.)?helper$|sequence\.editor$|pager\.|web\.browser$")
+PLAIN_CHOICE = re.compile(r"(?!(?:ba|z|da)?sh$|python|perl|ruby|node|php|source)[\w-]+(?: --?[\w-]+)*")
+"""A program by its plain name, which everybody chooses once."""
+GIT_DIVERTS = re.compile(r"url\..*insteadof|http\.(?:.*\.)?(?:sslverify|proxy)$|protocol\.(?:.*\.)?allow$")
+"""Settings that send git elsewhere, or make it trust what it finds there."""
 
 
 def not_a_plain_alias(texts: list[str]) -> bool:
@@ -58,7 +63,135 @@ def not_a_plain_alias(texts: list[str]) -> bool:
     return not aliases or any(text.startswith("!") for text in texts)
 
 
+def serves_everything(call: CommandCall) -> bool:
+    serving = call.program not in ("php", "npx", "caddy", "git") or any(
+        word.text in ("-S", "serve", "http-server", "file-server", "live-server", "daemon") for word in call.words
+    )
+    served = [word.text.partition("=")[2] or word.text for word in call.words] if serving else []
+    return any(text and place(resolve(text, call.state), call.state) in ("home", "root", "secret") for text in served)
+
+
+BUS_LOOKS = re.compile(r"(?:.*\.)?(?:Get\w*|List\w*|Introspect|Ping|Can\w+|Is\w+|Has\w+|Inhibit|Notify)$")
+BUS_METHOD = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w+$")
+BUS_OWNERS = re.compile(
+    r"(?:--dest[= ]?)?org\.(?:freedesktop\.(?:systemd1|login1|PackageKit|PolicyKit1|UDisks2?|Accounts"
+    r"|hostname1|timedate1"
+    r"|NetworkManager|Flatpak|portal\.\w+|impl\.\w+|secrets)|gnome\.(?:Shell|Terminal|SessionManager)|kde\.\w+|bluez)"
+)
+
+
+def changes_by_bus(call: CommandCall) -> bool:
+    """A method call that makes a service of the system do something."""
+    words = [word.text for word in call.words]
+    if not any(BUS_OWNERS.match(word) for word in words):
+        return False
+    called = "call" in words or "--method" in words or call.program in ("dbus-send", "qdbus")
+    methods = [word for word in words if BUS_METHOD.match(word) and not BUS_OWNERS.fullmatch(word)]
+    return called and bool(methods) and not all(BUS_LOOKS.match(word) for word in methods[-1:])
+
+
+def sets_what_runs(call: CommandCall) -> bool:
+    """`npm config set script-shell …`: a setting that runs a program, or takes packages from elsewhere."""
+    return any(
+        re.match(r"(?:script-shell|shell|git|editor|node-options|onload-script|init-module|prefix)(?:=|$)", word.text)
+        or re.match(r"(?:.*[.:])?(?:registry|index-url|extra-index-url|trusted-host|find-links)(?:=|$)", word.text)
+        for word in call.words
+    )
+
+
 RULES = (
+    Rule(
+        "xdotool ydotool wtype dotool",
+        reason="types into other programs",
+        where=lambda call: any(word.text in ("type", "key", "keydown", "exec", "-k", "-M") for word in call.words),
+        yes="xdotool type x",
+        no="xdotool getactivewindow",
+    ),
+    Rule(
+        "dmsetup",
+        "create|remove|remove_all|load|reload|suspend|wipe_table|message",
+        reason="changes how disks are mapped",
+        yes="dmsetup create x",
+        no="dmsetup ls",
+    ),
+    Rule(
+        "run-parts",
+        reason="runs every program in a folder",
+        unless="--test --list",
+        where=operands_at_least(1),
+        key="unknown_code",
+        yes="run-parts /tmp/d",
+        no="run-parts --test /etc/cron.daily",
+    ),
+    Rule(
+        "service",
+        reason="runs a program by a path",
+        where=operand(lambda text: "/" in text and ".." in text),
+        key="unknown_code",
+        yes="service ../../bin/x",
+        no="service nginx status",
+    ),
+    Rule(
+        "php serve http-server live-server miniserve darkhttpd httpd thttpd webfsd caddy npx git",
+        reason="serves the home folder or the whole disk to the network",
+        where=serves_everything,
+        key="exfiltration",
+        yes="php -S 0.0.0.0:80 -t ~",
+        no="php -S localhost:8000 -t public",
+    ),
+    Rule(
+        "dbus-send gdbus busctl qdbus",
+        reason="makes a service of the system do something",
+        where=changes_by_bus,
+        yes="gdbus call --session --dest org.freedesktop.systemd1 --object-path /o --method x.Manager.StartUnit a b",
+        no="busctl --user list",
+    ),
+    Rule(
+        "direnv",
+        "allow|permit|grant",
+        reason="lets a file of commands run whenever someone enters the folder",
+        yes="direnv allow .",
+        no="direnv status",
+    ),
+    Rule(
+        "npm pnpm",
+        "set",
+        reason="changes where packages come from, or what runs with them",
+        where=sets_what_runs,
+        yes="npm set registry http://x.example",
+        no="npm set fund false",
+    ),
+    Rule(
+        "git",
+        "maintenance start|register",
+        reason="changes what runs on a schedule",
+        yes="git maintenance start",
+        no="git maintenance run",
+    ),
+    Rule(
+        "git hg svn bzr brz",
+        reason="passes options to ssh in an address",
+        where=operand(lambda text: re.search(r"://-|^-o.*ProxyCommand|^[\w.]*@?-o\w+=", text)),
+        key="unknown_code",
+        yes="bzr branch bzr+ssh://-oProxyCommand=x/y",
+        no="git clone ssh://git@x.example/y",
+    ),
+    Rule(
+        "loginctl",
+        "enable-linger|terminate-user|terminate-session|kill-user|kill-session|attach",
+        reason="changes what runs for a user",
+        yes="loginctl enable-linger",
+        no="loginctl list-sessions",
+    ),
+    Rule(
+        "npm pnpm yarn pip pip3 uv",
+        "config set",
+        reason="changes where packages come from, or what runs with them",
+        where=sets_what_runs,
+        unless="--help",
+        yes="npm config set script-shell /tmp/x",
+        no="npm config set fund false",
+    ),
     Rule(
         "useradd userdel usermod groupadd groupdel groupmod adduser deluser addgroup delgroup "
         "newusers pwck_ vipw vigr gpasswd chpasswd dscl_ sysadminctl pw",

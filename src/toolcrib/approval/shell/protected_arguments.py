@@ -1,0 +1,243 @@
+"""Protected paths among a command's words: asked about unless its program is known to only read them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from toolcrib.approval.paths import is_inside
+from toolcrib.approval.shell.command_options import HALF_KNOWN, judge_options, judge_unlisted
+from toolcrib.approval.shell.handlers.wrappers import RUNNERS, WRAPPERS
+from toolcrib.approval.shell.judge import RUN_LATER
+from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, name_set
+from toolcrib.approval.shell.option_table import READS_OPTIONS
+from toolcrib.approval.shell.options import parse_arguments
+from toolcrib.approval.shell.paths import is_protected, reached, resolve
+from toolcrib.approval.shell.rules.base import SPECS, CommandCall
+from toolcrib.approval.shell.runner import CommandLocation, Runner
+from toolcrib.approval.shell.state import ShellState
+from toolcrib.core.git_metadata import EXECUTED_PATH
+
+READERS = name_set(
+    # They print, compare, count or look for something.
+    "cat tac less more most head tail bat batcat nl strings xxd od hexdump hexyl base64 base32 grep "
+    "egrep fgrep zgrep rg ag "
+    "ack awk gawk mawk nawk sed gsed cut sort gsort uniq jq yq wc stat file ls dir vdir eza exa lsd tree "
+    "du df diff sdiff "
+    "colordiff cmp comm paste join column fold pr fmt expand unexpand rev tr md5 md5sum sha1sum sha224sum sha256sum "
+    "sha384sum sha512sum b2sum cksum sum shasum readlink realpath basename dirname test [ [[ (( which "
+    "type whereis locate "
+    "find gfind fd fdfind lsattr getfacl namei shellcheck lsof fuser getent id echo printf print say true false "
+    ": cd pushd popd dirs pwd export declare typeset local readonly unset set shift read mapfile "
+    "readarray alias unalias "
+    "source . eval trap command builtin hash complete compgen bind enable exit return wait jobs let test "
+    "history man info "
+    "tldr help open xdg-open code codium subl zed gnome-open explorer.exe glow mdcat highlight "
+    "pygmentize tokei cloc scc "
+    "xargs gxargs time gpg gpg2 age ssh scp sftp rsync ssh-add ssh-keygen ssh-keyscan ssh-copy-id "
+    "ssh-agent sshfs mosh "
+    # Other rules judge what they write.
+    "cp mv ln install tee touch truncate rm unlink shred mkdir rmdir dd chmod chown chgrp setfacl chattr "
+    "sponge sudoedit "
+    "gcp gmv ditto nano vi vim nvim emacs ed ex srm wipe mktemp tar bsdtar gtar zip "
+    "su crontab systemctl launchctl journalctl loginctl"
+)
+"""Programs that leave the files they are given as they are, or whose writes other rules judge."""
+WRITES_WITH: dict[str, frozenset[str]] = {
+    **dict.fromkeys(("sort", "gsort"), name_set("-o --output")),
+    **dict.fromkeys(("less", "more"), name_set("-o -O --log-file --LOG-FILE")),
+    **dict.fromkeys(("yq", "shfmt", "jq"), name_set("-i --inplace --in-place -w --write")),
+    **dict.fromkeys(("awk", "gawk"), name_set("-o --pretty-print -p --profile -d --dump-variables -i --include")),
+    **dict.fromkeys(("base64", "tree", "bat", "gpg", "gpg2", "age", "xxd"), name_set("-o --output")),
+    **dict.fromkeys(("time", "strace", "ltrace", "perf"), name_set("-o --output")),
+    **dict.fromkeys(("find", "gfind"), name_set("-fprint -fprint0 -fprintf -fls")),
+    "ssh": name_set("-E"),
+    "valgrind": name_set("--log-file --xml-file --log-fd --trace-children-skip"),
+    "script": name_set("-O --log-out -I --log-in -B --log-io -T --log-timing"),
+    "rsync": name_set("--log-file --backup-dir --partial-dir -T --temp-dir"),
+    "diff": name_set("--output"),
+    **dict.fromkeys(("tar", "bsdtar", "gtar"), name_set("-C --directory --one-top-level --index-file")),
+    "zip": name_set("-O --out -b --temp-path -lf --logfile-path"),
+    "systemd-run": name_set("--working-directory"),
+}
+"""Options with which a reader or a wrapper writes a file."""
+WRITES_OPERAND = {"sftp": 1, "uniq": 1, "xxd": 1, "script": 0, "zip": 0, "logsave": 0, "setlock": 0}
+"""The first operand that a reader writes."""
+IN_PLACE = re.compile(r"(?:-[a-zA-Z]*[iw]|--in-?place|--write|inplace)")
+EDITS_IN_PLACE = name_set("yq jq gawk awk shfmt")
+INTERPRETERS = name_set(
+    "sh bash dash zsh ksh mksh ash fish python python2 python3 pypy pypy3 perl ruby node nodejs php lua "
+    "luajit Rscript deno "
+    "bun tsx ts-node java tclsh expect osascript pwsh"
+)
+"""Programs whose first operand is a script to read and run."""
+GIT_READS = name_set(
+    "status log diff show add commit branch tag blame grep ls-files ls-tree ls-remote rev-parse rev-list "
+    "describe shortlog "
+    "reflog cat-file check-ignore check-attr remote fetch config var help version diff-tree diff-index "
+    "name-rev merge-base "
+    "count-objects fsck verify-pack whatchanged range-diff cherry for-each-ref symbolic-ref hash-object push"
+)
+UNPACKERS = name_set("tar bsdtar gtar unzip 7z 7za 7zz cpio patch unar unrar ar pax unsquashfs restic borg")
+INTO_FOLDER = name_set("-C --directory -d -D --output-directory --target -dest")
+MAX_LOOKED_AT = 400
+
+
+def judge_words(runner: Runner, call: CommandCall, site: CommandLocation, *, handled: bool) -> None:
+    """Judge the words of a command beyond its rules: what they run, what they may change, and what nobody knows."""
+    judge_options(runner, call, site)
+    judge_protected(runner, call, site)
+    if (not handled or call.program in HALF_KNOWN) and call.program not in READERS:
+        judge_unlisted(runner, call, site)
+
+
+def judge_protected(runner: Runner, call: CommandCall, site: CommandLocation) -> None:
+    """Report protected paths that a command may write, because its program is not known to only read them."""
+    for word in written_words(call):
+        for text in named(word.text, call.state.home):
+            path = reached(text, call.state) if text else ""
+            if may_not_change(path, call.state):
+                shown = path.replace(UNKNOWN, "…")
+                reason = f"{call.program} may change {shown}, which the user's programs run or read commands from"
+                runner.report("system_config", reason, site, paths=(path,))
+                return
+    state = call.state
+    if state.cwd != state.start and call.program not in READERS and in_protected_folder(call):
+        reason = f"runs {call.program} in {state.cwd}, which the user's programs run or read commands from"
+        runner.report("system_config", reason, site, paths=(state.cwd,))
+    if call.program in UNPACKERS and unpacks_over_home(call):
+        runner.report(
+            "system_config",
+            "unpacks into the home folder, where it may replace start-up files",
+            site,
+            paths=(state.home,),
+        )
+
+
+def may_not_change(path: str, state: ShellState) -> bool:
+    if RUN_LATER.search(path) or EXECUTED_PATH.search(path):
+        return True
+    # Whoever works in a folder of start-up files means them.
+    at_work = is_inside(path, state.start) and is_protected(state.start, state)
+    return not at_work and is_protected(path, state)
+
+
+def in_protected_folder(call: CommandCall) -> bool:
+    if call.program in WRAPPERS or (call.program == "git" and git_only_reads(call)):
+        return False
+    return call.state.cwd.startswith("/") and is_protected(call.state.cwd, call.state)
+
+
+def written_words(call: CommandCall) -> Iterator[ExpandedWord]:
+    """The words of a command that may name a file it writes."""
+    program, words = call.program, call.words[:MAX_LOOKED_AT]
+    if not any(could_name(word.text, call.state) for word in words):
+        return
+    options = WRITES_WITH.get(program)
+    if program in EDITS_IN_PLACE and any(IN_PLACE.fullmatch(word.text) for word in words):
+        yield from call.arguments.operands
+    elif program in READERS or program in WRAPPERS:
+        if options is not None or program in WRITES_OPERAND:
+            yield from written_by_reader(call, options or frozenset())
+    elif program == "git":
+        if not git_only_reads(call):
+            yield from others(words)
+    elif program in RUNNERS and call.arguments.operands and RUNNERS[program].match(call.arguments.operands[0].text):
+        return
+    elif program in INTERPRETERS:
+        yield from after_script(call)
+    else:
+        yield from others(words)
+
+
+def could_name(text: str, state: ShellState) -> bool:
+    """A quick look: protected files are in the home folder, and their names start with a dot or are folders' names."""
+    if state.links or (state.view is not None and text[:1] != "-"):
+        return True
+    return "/" in text or text[:1] in ".~" or text.endswith(".pth") or state.cwd.startswith(state.home)
+
+
+def written_by_reader(call: CommandCall, options: frozenset[str]) -> Iterator[ExpandedWord]:
+    known = SPECS.get(call.program)
+    values = options.union(known.values) if known is not None else options
+    if call.program in WRAPPERS:
+        values |= WRAPPERS[call.program].values
+    if call.program in ("tar", "bsdtar", "gtar") and not unpacks(call):
+        options = options - INTO_FOLDER
+    single_dash = call.program in ("find", "gfind")
+    arguments = parse_arguments(call.words, values, single_dash=single_dash, stop_early=call.program in WRAPPERS)
+    yield from arguments.values(*options)
+    first = WRITES_OPERAND.get(call.program)
+    if first is not None:
+        end = None if call.program in ("uniq", "xxd", "sftp") else first + 1
+        yield from (word for word in arguments.operands[first:end])
+
+
+def after_script(call: CommandCall) -> Iterator[ExpandedWord]:
+    """The arguments of a script; the script itself is only read."""
+    known = SPECS.get(call.program)
+    operands = parse_arguments(call.words, known.values if known is not None else frozenset(), stop_early=True).operands
+    inline = any(re.fullmatch(r"-[A-Za-z]*[cer]|-m|--eval", word.text) for word in call.words[:4])
+    yield from others(operands if inline else operands[1:])
+
+
+def others(words: list[ExpandedWord]) -> Iterator[ExpandedWord]:
+    """The words that are not values of options for reading."""
+    before = ""
+    for word in words:
+        if before not in READS_OPTIONS and word.text.partition("=")[0] not in READS_OPTIONS:
+            yield word
+        before = word.text
+
+
+def named(text: str, home: str) -> Iterator[str]:
+    """The parts of a word that may name a file: `file`, `--output=file`, `-ofile`, `key=file`, and home paths in it."""
+    if len(text) > MAX_WORD:
+        return
+    if text[:1] != "-":
+        yield text
+    elif text[:2] != "--":
+        yield text[2:]
+    if "=" in text:
+        yield text.partition("=")[2].lstrip("@<>")
+    at = text.find(home + "/", 1)
+    while at > 0:
+        yield DELIMITER.split(text[at:], maxsplit=1)[0]
+        at = text.find(home + "/", at + len(home))
+
+
+DELIMITER = re.compile(r"[\s,:;'\"|<>()]")
+MAX_WORD = 4096
+
+
+def git_only_reads(call: CommandCall) -> bool:
+    operands = call.arguments.operands
+    return not operands or operands[0].text in GIT_READS
+
+
+def unpacks(call: CommandCall) -> bool:
+    return call.arguments.has("-x", "--extract", "--get") or any(
+        re.fullmatch(r"[a-zA-Z]*x[a-zA-Z]*", word.text) for word in call.words[:1]
+    )
+
+
+def unpacks_over_home(call: CommandCall) -> bool:
+    """True for an archive or a patch that is unpacked in the home folder itself."""
+    state = call.state
+    if call.program in ("tar", "bsdtar", "gtar") and not unpacks(call):
+        return False
+    if call.arguments.has("-l", "-t", "--list", "--dry-run", "-p") and call.program != "patch":
+        return False
+    if call.program in ("restic", "borg") and not any(word.text in ("restore", "extract") for word in call.words):
+        return False
+    texts = [word.text for word in call.words]
+    given = [texts[at + 1] for at, text in enumerate(texts[:-1]) if text in INTO_FOLDER]
+    given += [text[2:] for text in texts if text.startswith("-o") and call.program.startswith("7z")]
+    folders = [resolve(each, state) for each in given if each]
+    if not folders:
+        return state.cwd == state.home and state.start != state.home
+    return any(folder == state.home + end for folder in folders for end in HOLDS_PROTECTED)
+
+
+HOLDS_PROTECTED = ("", "/.config", "/.local", "/.local/share", "/.cargo")
+"""The home folder and those in it that are not protected themselves, but hold what is."""
