@@ -23,6 +23,7 @@ OUR_HARMLESS_PARTS = re.compile(
     r"toolcrib(?:\.(?:version|registry|testing|core|definitions|toolsets|__version__|tool|Effect|ToolContext|ToolResult"
     r"|get_tool_definitions|get_all_tool_names|tool_result|tool_error)(?:\.|$)|$)"
 )
+IMPORTS = frozenset({"__import__", "importlib.import_module", "runpy.run_module"})
 MAX_CODE = 40_000
 MAX_NESTING = 60
 SUSPICIOUS = re.compile(
@@ -155,14 +156,15 @@ class _Reader(ConstantReader):
         if self.depth > MAX_NESTING:
             raise RecursionError
         name = self.dotted(node.func)
+        imported = self.constant(node.args[0]) if name in IMPORTS and node.args else None
+        if isinstance(imported, str):
+            self.judge_import("toolcrib.__main__" if (name, imported) == ("runpy.run_module", "toolcrib") else imported)
         self.judge_call(name, node)
         self.generic_visit(node)
         self.depth -= 1
 
     def judge_call(self, name: str, node: ast.Call) -> None:
         first = self.constant(node.args[0]) if node.args else None
-        if name in ("__import__", "importlib.import_module", "runpy.run_module") and isinstance(first, str):
-            self.judge_import("toolcrib.__main__" if name.startswith("runpy") and first == "toolcrib" else first)
         if name in SHELL_CALLS or name in PROCESS_CALLS or name in EXEC_CALLS:
             self.run_command(name, node)
         elif name in ("exec", "eval", "compile", "runpy.run_path", "builtins.exec", "builtins.eval"):
