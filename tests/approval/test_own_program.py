@@ -243,8 +243,10 @@ def test_a_process_knows_that_a_command_started_it(runtime: Runtime, work: Path,
 def test_background_and_terminal_commands_are_marked_too(runtime: Runtime, work: Path, arguments: dict[str, Any]):
     """Every way in which the terminal tool runs a command."""
     command = f"{sys.executable} mark.py out {SOURCE}"
-    runtime.call_sync("terminal", {"command": command, **arguments})
+    result = json.loads(str(runtime.call_sync("terminal", {"command": command, **arguments}).content))
     assert written(work / "out") == "True"
+    if "session_id" in result:
+        runtime.call_sync("process", {"action": "wait", "session_id": result["session_id"]})
 
 
 PROGRAM = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); from toolcrib.__main__ import main; sys.exit(main())"

@@ -49,7 +49,7 @@ def state(folder: Path) -> dict[str, tuple[int, bytes]]:
         "open('service/.git/hooks/pre-push', 'a').write('echo more')",
         "import os; os.chmod('service/.git/hooks/pre-push', 0o4777)",
         "import os; os.remove('service/.git/hooks/pre-push'); os.symlink('/bin/sh', 'service/.git/hooks/pre-push')",
-        "open('service/.git/config', 'a').write('[core]\\n\\thooksPath = /tmp\\n')",
+        "open('service/.git/config', 'a').write('[core]\\n\\thooksPath = /nowhere\\n')",
         "import os; os.rename('service/.git/hooks', 'x'); os.symlink('../../x', 'service/.git/hooks')",
         "import shutil; shutil.rmtree('service/.git/hooks'); open('service/.git/hooks', 'w')",
         "import os; p = 'service/.git/hooks/post-merge'; open(p, 'w'); os.chmod('service/.git/hooks', 0)",

@@ -157,3 +157,14 @@ def test_what_a_background_process_plants_later_is_undone_while_it_runs(
         time.sleep(0.02)
     assert not (work / ".git/hooks/post-commit").exists()
     runtime.call_sync("process", {"action": "kill", "session_id": started["session_id"]})
+
+
+def test_hooks_in_the_folder_that_the_settings_name_are_guarded(runtime: Runtime, work: Path) -> None:
+    """The person chose that folder; a sandboxed command does not decide what runs from it."""
+    (work / ".hooks").mkdir()
+    (work / ".hooks" / "pre-commit").write_text("#!/bin/sh\n")
+    subprocess.run(["git", "config", "core.hooksPath", ".hooks"], cwd=work, check=True)
+    answer = run(runtime, "echo touch x >> .hooks/pre-commit; echo y > .hooks/post-commit")
+    assert (work / ".hooks" / "pre-commit").read_text() == "#!/bin/sh\n"
+    assert not (work / ".hooks" / "post-commit").exists()
+    assert ".hooks/pre-commit" in answer["note"]

@@ -7,6 +7,7 @@ refs and harmless settings, but none that start a program. Objects, refs and the
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import stat
@@ -97,6 +98,9 @@ class _Repository(Struct, frozen=True):
     """The folder of the repository, or a `.git` that is none."""
     identity: tuple[int, int, int]
     files: dict[Path, _File]
+    hook_folders: tuple[Path, ...] = ()
+    """Where git looked for hooks at first, inside the workspace. Never taken from settings that a program wrote:
+    whatever lies in a folder that it names would be taken for new hooks, and removed."""
 
 
 class GitGuards:
@@ -138,7 +142,7 @@ class GitGuard:
         self._workspace = workspace
         self._who = who
         self._finder = finder
-        self._before = {path: _inspect(path) for path in finder.find()}
+        self._before = {path: _inspect(path, _hook_folders(path, workspace)) for path in finder.find()}
 
     def restore(self) -> str:
         """Undo what has changed since, and return a message, empty if nothing did."""
@@ -172,7 +176,7 @@ class GitGuard:
         if stat.S_ISDIR(now[0]):
             _make_usable(before.path)
             _make_usable(before.path / HOOKS)
-        files = _inspect(before.path).files
+        files = _inspect(before.path, before.hook_folders).files
         # Folders come first: a hook cannot be restored into a link.
         for path in sorted({*before.files, *files}):
             earlier, later = before.files.get(path), files.get(path)
@@ -181,6 +185,7 @@ class GitGuard:
                 yield self._shown(path)
 
     def _restore_file(self, path: Path, before: _File | None) -> None:
+        self._require_inside(path)
         now = _identity(path)[0]
         if before is not None and stat.S_ISDIR(before.mode) and stat.S_ISDIR(now):
             path.chmod(stat.S_IMODE(before.mode))
@@ -211,7 +216,7 @@ class GitGuard:
         _make_usable(path / HOOKS)
         # One that was only moved keeps what it had.
         moved = next((one for one in self._before.values() if one.identity == _identity(path)), None)
-        for file, content in _inspect(path).files.items():
+        for file, content in _inspect(path, (path / HOOKS,)).files.items():
             if moved is not None and moved.files.get(moved.path / file.relative_to(path)) == content:
                 continue
             if stat.S_ISDIR(content.mode) and file.name == HOOKS:
@@ -239,6 +244,7 @@ class GitGuard:
 
     def _set_aside(self, path: Path) -> str:
         """Rename what is where git looks; returns both names."""
+        self._require_inside(path)
         aside = next(
             other
             for number in itertools.count(1)
@@ -246,6 +252,11 @@ class GitGuard:
         )
         path.rename(aside)
         return f"{self._shown(path)} (now {aside.name})"
+
+    def _require_inside(self, path: Path) -> None:
+        """Nothing outside the workspace is ever changed, wherever a link of a program or a setting leads."""
+        if not Path(os.path.realpath(path.parent)).is_relative_to(os.path.realpath(self._workspace)):
+            raise OSError(errno.ELOOP, "it leads out of the workspace")
 
     def _shown(self, path: Path) -> str:
         return os.path.relpath(path, self._workspace)
@@ -265,23 +276,41 @@ def _text(file: _File) -> str:
     return file.data.decode("utf-8", "surrogateescape")
 
 
-def _inspect(path: Path) -> _Repository:
+def _inspect(path: Path, hook_folders: tuple[Path, ...]) -> _Repository:
     """The files that git runs, or that tell it what to run; `.git` itself if it is not a folder."""
     identity = _identity(path)
     if not stat.S_ISDIR(identity[0]):
-        return _Repository(path, identity, _files([path]))
-    hooks = path / HOOKS
-    names = [path / name for name in sorted(SETTINGS_FILES)] + [path / COMMON, path / ATTRIBUTES, hooks]
-    if stat.S_ISDIR(_identity(hooks)[0]):
-        names += [hook for hook in _inside(hooks) if hook.suffix != SAMPLE and ".of-script-" not in hook.name]
-    return _Repository(path, identity, _files(names))
+        return _Repository(path, identity, _files([path]), hook_folders)
+    names = [path / name for name in sorted(SETTINGS_FILES)] + [path / COMMON, path / ATTRIBUTES, path / HOOKS]
+    for folder in hook_folders:
+        names += [hook for hook in _inside(folder) if hook.suffix != SAMPLE and ".of-script-" not in hook.name]
+    return _Repository(path, identity, _files(names), hook_folders)
+
+
+def _hook_folders(path: Path, workspace: Path) -> tuple[Path, ...]:
+    """The usual folder for hooks, and those that `core.hooksPath` names inside the workspace, below its top."""
+    top, found = os.path.realpath(workspace), [path / HOOKS]
+    for file in _files([path / name for name in sorted(SETTINGS_FILES)]).values():
+        for setting in starts_programs(_text(file)) or ():
+            if setting.name == "core.hookspath":
+                folder = Path(os.path.realpath(path.parent / setting.value))
+                is_work_tree = Path(os.path.realpath(path.parent)).is_relative_to(folder)
+                if folder.is_relative_to(top) and not is_work_tree:
+                    found.append(folder)
+    return tuple(found)
 
 
 def _inside(folder: Path) -> list[Path]:
+    """What a folder contains; nothing if it is a link, which would lead to files of others."""
     try:
-        return list(folder.iterdir())
+        # Opened without following, so that nobody can put a link in its place in between.
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
         return []
+    try:
+        return [folder / name for name in os.listdir(descriptor)]  # noqa: PTH208 - of a descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _files(paths: list[Path]) -> dict[Path, _File]:

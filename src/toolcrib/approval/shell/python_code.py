@@ -24,6 +24,7 @@ OUR_HARMLESS_PARTS = re.compile(
     r"toolcrib(?:\.(?:version|registry|testing|core|definitions|toolsets|__version__|tool|Effect|ToolContext|ToolResult"
     r"|get_tool_definitions|get_all_tool_names|tool_result|tool_error)(?:\.|$)|$)"
 )
+IMPORTS = frozenset({"__import__", "importlib.import_module", "runpy.run_module"})
 MAX_CODE = 40_000
 MAX_NESTING = 60
 SUSPICIOUS = re.compile(
@@ -190,6 +191,9 @@ class _Reader(ConstantReader):
             raise RecursionError
         name = self.dotted(node.func)
         self.judge_lookup(name, node)
+        imported = self.constant(node.args[0]) if name in IMPORTS and node.args else None
+        if isinstance(imported, str):
+            self.judge_import("toolcrib.__main__" if (name, imported) == ("runpy.run_module", "toolcrib") else imported)
         self.judge_call(name, node)
         self.judge_passed_on(node)
         if not READS.search(name):
