@@ -43,6 +43,7 @@ EXTRAS = {
     "documents": "python-pptx",
     "web": "trafilatura",
     "browser": "playwright",
+    "serve": "uvicorn",
     "vision": "pillow",
     "ocr": "rapidocr-onnxruntime",
     "video": "imageio-ffmpeg",
