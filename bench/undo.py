@@ -24,7 +24,7 @@ from toolcrib.undo.snapshotter import Snapshotter
 
 MEGABYTE = 1_000_000
 FOLDERS, FILES_EACH, FILE_BYTES = 200, 50, 10_000
-ROUNDS = 15
+ROUNDS = 25
 WRITES = 60
 COMMANDS = 300
 
@@ -92,7 +92,8 @@ async def scan_rows(snapshotter: Snapshotter, ctx: ToolContext, workspace: Path)
         bare_walk(str(workspace))
         bare.append((time.perf_counter() - started) * 1000)
         ours.append(await around(snapshotter, ctx) * 1000)
-    ratio = statistics.median(ours) / statistics.median(bare)
+    # Of each round by itself: the load of the machine differs more between rounds than within one.
+    ratio = statistics.median(mine / theirs for mine, theirs in zip(ours, bare, strict=True))
     shown_ratio = f"{ratio:.2f} (best {min(ours) / min(bare):.2f})"
     what = "both scans around a command, 10,000 files, nothing changed"
     return [Row(what, shown(ours), shown(bare), shown_ratio, "≤ 1.3", ratio <= 1.3)]
