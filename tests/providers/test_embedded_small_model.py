@@ -11,14 +11,19 @@ from hypothesis import strategies as st
 
 from toolcrib.core.messages import Message, RequestedCall, user_message
 from toolcrib.core.models import CallDelta, Delta, ModelRequest, ModelResponse, Notice, TextDelta
-from toolcrib.providers.embedded.everyday_tools import ANSWER, EVERYDAY_TOOLS, is_small_talk, nearest_examples
+from toolcrib.providers.embedded.everyday_tools import (
+    ANSWER,
+    EVERYDAY_TOOLS,
+    is_small_talk,
+    named_tools,
+    nearest_examples,
+)
 from toolcrib.providers.embedded.small_model import (
     SmallModel,
     candidates,
     instruction,
     lean,
     may_become_a_call,
-    named_tools,
     parse_choice,
     reply_schema,
     take_calls,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
 import subprocess
 import sys
 import threading
@@ -273,6 +274,12 @@ def test_a_home_is_never_scanned(folder: str) -> None:
     assert why_not_scanned(folder, str(Path.home()))
 
 
+@pytest.mark.parametrize("folder", ["/home/someone/work", "/root/work", "/srv", "/tmp/x"])
+def test_a_folder_in_a_home_is_scanned(folder: str) -> None:
+    """Projects are usually there."""
+    assert why_not_scanned(folder, "/home/user") == ""
+
+
 def test_in_a_home_only_named_files_are_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The record says why, and the files that the command names are undone."""
     with working_in(tmp_path) as work:
@@ -484,6 +491,25 @@ def test_a_scan_that_is_killed_leaves_a_store_that_works(tmp_path: Path) -> None
 
         assert work.history.undo_calls(SESSION).refused == []
         assert work.tree() == before
+
+
+def test_a_full_disk_stops_no_command(work: Work) -> None:
+    """Where the workspace cannot be saved, the command runs and the record says so; later calls are saved again."""
+    fill(work.folder, 20)
+    work.path("much").write_bytes(os.urandom(120_000))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        work.run("make -s clean")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    cleaned = work.tree()
+
+    assert work.path("state").read_text() == "cleaned"
+    assert any(note.startswith("not saved:") for note in work.notes())
+    work.run("rm -rf src much")
+    assert work.history.undo_calls(SESSION).refused == []
+    assert work.tree() == cleaned
 
 
 def test_a_command_that_was_cut_short_is_listed_with_what_it_did(work: Work) -> None:

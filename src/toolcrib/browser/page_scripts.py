@@ -17,7 +17,7 @@ ELEMENT_FACTS = """
   const action = form ? (control.getAttribute('formaction') || form.getAttribute('action') || '') : '';
   let formHost = '';
   try { formHost = form ? new URL(action || location.href, location.href).host : ''; } catch { formHost = '?'; }
-  const label = control.innerText || control.value || control.getAttribute('aria-label') || control.title || '';
+  const label = control.textContent || control.value || control.getAttribute('aria-label') || control.title || '';
   return {
     tag, type, label: String(tag === 'input' && !isSubmit ? control.getAttribute('aria-label') || control.name || ''
       : label).trim().slice(0, 80),

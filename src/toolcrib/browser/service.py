@@ -279,6 +279,8 @@ class BrowserService:
         session = slot.browser if slot is not None else None
         if session is None or session.is_lost or self._loop.is_current:
             return None
+        if (known := session.known_facts(ref)) is not None:
+            return known
         try:
             return self._loop.run_sync(session.facts(ref), FACTS_SECONDS)
         except (ToolcribError, Error, DialogOpened, TimeoutError):

@@ -26,7 +26,7 @@ from toolcrib.browser.page_scripts import (
     TEXT,
 )
 from toolcrib.browser.proxy import REFUSED_HEADER, GuardProxy
-from toolcrib.browser.snapshot import PageSnapshot, SnapshotNode, changes, given_ref, read_snapshot
+from toolcrib.browser.snapshot import PageSnapshot, SnapshotNode, changes, given_ref, read_snapshot, without_boxes
 from toolcrib.browser.tabs import DialogOpened, Tab, TabSet, host_of
 from toolcrib.config.browser_settings import BrowserSettings
 from toolcrib.core.errors import ToolcribError
@@ -37,7 +37,7 @@ T = TypeVar("T")
 ELEMENT_SECONDS = 5.0
 """How long an element may take to become usable; a covered or disabled one rarely does."""
 PROBE_SECONDS = 3.0
-REST_MS = 20
+REST_MS = 10
 """How long a page must stay as it is after an act."""
 LOADED_REST_MS = 60
 """The same, if it loaded something: scripts need a moment to show it."""
@@ -120,6 +120,8 @@ class BrowserSession:
         self._shown: dict[Tab, tuple[str, list[str]]] = {}
         """What the model saw last of each tab: its address and lines."""
         self._states: dict[Tab, PageState] = {}
+        self._trees: dict[Tab, str] = {}
+        """What the last snapshot of each tab was made of."""
         self._facts: dict[tuple[int, str], ElementFacts] = {}
         self._reads = 0
         self.upload_ref = ""
@@ -308,6 +310,9 @@ class BrowserSession:
 
     async def snapshot(self, *, full: bool) -> JsonObject:
         tab = self._ready_tab()
+        if not tab.is_loading and await self._is_unchanged(tab):
+            state, snapshot = self._states[tab], self._snapshots[tab]
+            return self._with_events(tab, self._described(tab, state, snapshot, whole=True, full=full))
         return await self._report(tab, whole=True, full=full, is_still=True)
 
     async def images(self) -> list[JsonObject]:
@@ -393,6 +398,11 @@ class BrowserSession:
             self._facts[key] = msgspec.convert(raw, ElementFacts)
         return self._facts[key]
 
+    def known_facts(self, target: str) -> ElementFacts | None:
+        """The facts about an element, as far as they are known without asking the page. Quick, on any thread."""
+        tab = self.tabs.current
+        return None if tab is None or self.tabs.dialogs else self._known_facts(tab, target)
+
     def _known_facts(self, tab: Tab, target: str) -> ElementFacts | None:
         """The facts that came with the last snapshot, if they are sure to be about this element."""
         node = self._snapshots[tab].refs.get(given_ref(target)) if tab in self._snapshots else None
@@ -460,11 +470,13 @@ class BrowserSession:
             tab, state, snapshot = await self._settled(tab, 0 if is_still else REST_MS)
         except DialogOpened:
             return self._with_events(self._tab(), {"success": True, "url": self._tab().page.url})
+        return self._with_events(tab, self._described(tab, state, snapshot, whole=whole, full=full))
+
+    def _described(self, tab: Tab, state: PageState, snapshot: PageSnapshot, *, whole: bool, full: bool) -> JsonObject:
         report: JsonObject = {"success": True, "url": tab.page.url, "title": state.title[:200]}
         if state.total > state.height + 1:
             report["scroll_position"] = f"{state.top} of {max(0, state.total - state.height)} pixels"
-        report |= self._shown_part(tab, snapshot, state, whole=whole, full=full)
-        return self._with_events(tab, report)
+        return report | self._shown_part(tab, snapshot, state, whole=whole, full=full)
 
     def _shown_part(self, tab: Tab, snapshot: PageSnapshot, state: PageState, *, whole: bool, full: bool) -> JsonObject:
         text, left_out = snapshot.cut(self._settings.snapshot_chars, full=full)
@@ -552,7 +564,7 @@ class BrowserSession:
                 if not tab.is_loading and state.state != "loading":
                     if not raw or state.changes or state.elements > MAX_ELEMENTS:
                         return state, None
-                    return state, await self._keep(tab, state, read_snapshot(raw, state.height))
+                    return state, await self._keep(tab, state, raw)
             if time.monotonic() >= deadline:
                 tab.forget_requests()
                 break
@@ -575,18 +587,26 @@ class BrowserSession:
 
     async def _take(self, tab: Tab, state: PageState) -> PageSnapshot:
         if state.elements <= MAX_ELEMENTS:
-            return await self._keep(tab, state, read_snapshot(await self._read(tab, self._tree(tab)), state.height))
+            return await self._keep(tab, state, await self._read(tab, self._tree(tab)))
         text = await self._read(tab, tab.page.evaluate(TEXT, MAX_TEXT_CHARS))
         note = f"the page has {state.elements} elements, too many for a snapshot; its text begins:"
         lines = "\n".join(f"- text: {line}" for line in [note, *text.splitlines()])
-        return await self._keep(tab, state, read_snapshot(lines, state.height))
+        return await self._keep(tab, state, lines)
 
-    async def _keep(self, tab: Tab, state: PageState, snapshot: PageSnapshot) -> PageSnapshot:
+    async def _is_unchanged(self, tab: Tab) -> bool:
+        """Whether the last snapshot still holds; False if boxes decided what it shows, because they take time."""
+        if self._trees.get(tab) is None or self._snapshots[tab].cut(self._settings.snapshot_chars)[1]:
+            return False
+        tree = await self._read(tab, tab.page.aria_snapshot(mode="ai", timeout=self._timeout_ms))
+        return tree == without_boxes(self._trees[tab])
+
+    async def _keep(self, tab: Tab, state: PageState, tree: str) -> PageSnapshot:
         """Remember the snapshot, so that its refs are known."""
         self._reads += 1
         self._facts.clear()
-        snapshot = snapshot.without(await self._passwords(tab, state))
-        for kept in (self._snapshots, self._shown, self._states):
+        snapshot = read_snapshot(tree, state.height).without(await self._passwords(tab, state))
+        self._trees[tab] = tree
+        for kept in (self._snapshots, self._shown, self._states, self._trees):
             for gone in [one for one in kept if one not in self.tabs.tabs]:
                 del kept[gone]
         self._snapshots[tab] = snapshot

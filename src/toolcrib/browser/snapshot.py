@@ -24,6 +24,7 @@ _LINE = re.compile(r"( *)- (.*)")
 # The name is quoted and may contain anything, also what looks like a ref.
 _HEAD = re.compile(r"(/?[a-z]+)(?: (\"(?:[^\"\\]|\\.)*\"))?((?: \[[^\]]*\])*)(:.*)?", re.DOTALL)
 _QUOTED_KEY = re.compile(r"'((?:[^']|'')*)'(:.*)?", re.DOTALL)
+_BOX = re.compile(r" \[box=[-\d.,e]+\]")
 _ATTRIBUTE = re.compile(r" \[([^\]]*)\]")
 _GIVEN_REF = re.compile(r"\s*(?:\[?\s*ref\s*=\s*)?@?((?:f\d+)?e\d+)\s*\]?\s*", re.IGNORECASE)
 _BARE = frozenset(
@@ -238,6 +239,11 @@ def changes(before: Sequence[str], after: Sequence[str]) -> tuple[list[str], int
             left[key] -= 1
             added.append(key)
     return added, gone
+
+
+def without_boxes(tree: str) -> str:
+    """A snapshot of playwright as it is without the places of elements."""
+    return _BOX.sub("", tree)
 
 
 def given_ref(text: str) -> str:

@@ -109,13 +109,6 @@ class RemoteFiles:
         self._fetched.clear()
         self._roots = ()
 
-    def survey(self, folders: Sequence[str], paths: Sequence[str], limit: int) -> None:
-        """Fetch the real paths of folders and what is at paths in one go, up to `limit` bytes.
-
-        Both are absolute, as written; a folder may be `~`.
-        """
-        self._survey(folders, paths, limit)
-
     def fetch(self, paths: Sequence[str], limit: int) -> None:
         wanted = [path for path in dict.fromkeys(paths) if not self._is_fetched(path)]
         if wanted:

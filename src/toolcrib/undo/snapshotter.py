@@ -84,6 +84,8 @@ class Snapshotter:
         self._running: dict[int, tuple[ToolContext, list[_OpenCall]]] = {}
         self._listed: dict[str, dict[str, FileState]] = {}
         """What is known of the files in other environments, by their workspace there."""
+        self._told: set[str] = set()
+        """Workspaces that are not scanned, as the person was told."""
         self._detached: dict[str, tuple[tuple[str, ...], str]] = {}
         """Calls whose commands continue in the background, with the key of their session."""
 
@@ -134,6 +136,7 @@ class Snapshotter:
                 with self.store.write() as connection:
                     self._begin(call, connection)
         except WorkspaceBeyondLimits as error:
+            self._tell_once(ctx, folder, str(error))
             call = self._without_scan(call, f"not saved: {error}; {ONLY_NAMED}")
         except (OSError, UndoStoreError) as error:
             # On a full disk, the space of what was not saved is enough for a line that says so.
@@ -298,6 +301,12 @@ class Snapshotter:
         with contextlib.suppress(OSError, ToolcribError), self.store.write() as connection:
             self._begin(call, connection)
         return call
+
+    def _tell_once(self, ctx: ToolContext, folder: str, why: str) -> None:
+        """Say once that a workspace is not scanned."""
+        if folder not in self._told:
+            self._told.add(folder)
+            _report(ctx, f"{why}, so undo covers only files that calls name; `undo.ignore` leaves out folders")
 
     @staticmethod
     def _noted(call: _OpenCall, note: str) -> _OpenCall:

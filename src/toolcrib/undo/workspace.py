@@ -28,7 +28,8 @@ PROGRESS_SECONDS = 1.0
 CHECKED_AGAIN_SECONDS = 600.0
 """A workspace beyond the limits is looked at again after this time."""
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-HOMES = ("/home", "/Users", "/root", "/var/root")
+HOMES = ("/home", "/Users")
+ROOT_HOMES = ("/root", "/var/root")
 
 FOLLOWED, IGNORED, LEAVING, REVEALED = range(4)
 """What becomes of a path in a scan: the rules follow or ignore it, ignore it from now on, or did so until now."""
@@ -48,7 +49,8 @@ def why_not_scanned(folder: str, home: str) -> str:
     path = Path(folder)
     if path == path.parent:
         return "the workspace is the root of the file system"
-    if path == Path(home) or path in Path(home).parents or folder in HOMES or str(path.parent) in HOMES:
+    is_a_home = folder in (*HOMES, *ROOT_HOMES) or str(path.parent) in HOMES
+    if path == Path(home) or path in Path(home).parents or is_a_home:
         return "the workspace is a home folder"
     return ""
 

@@ -113,7 +113,8 @@ class Evaluator:
     def require_evaluated(self, script: Script) -> None:
         """Raise NotUnderstood if a shell would evaluate a part that the evaluator did not come across."""
         evaluated = self.expander.evaluated
-        for node in script.dynamic:
+        # A malformed text is not understood anyway, and its last command is not in the tree.
+        for node in script.dynamic if not script.error else ():
             if id(node) not in evaluated:
                 raise NotUnderstood("a part of the command was not evaluated")
 

@@ -180,6 +180,22 @@ def in_small_words(tools: Sequence[JsonObject]) -> list[JsonObject]:
     ]
 
 
+def named_tools(question: str, tools: Sequence[JsonObject]) -> list[JsonObject]:
+    """The tools that the question names: "use the weather tool", "with the terminal", "read_file"."""
+    text = question.lower()
+    return [tool for tool in tools if _is_named(tool["function"]["name"].lower(), text)]
+
+
+def _is_named(name: str, text: str) -> bool:
+    if "_" in name and re.search(rf"\b{re.escape(name)}\b", text):
+        return True
+    spoken = re.escape(name.replace("_", " "))
+    words = [re.escape(word) for word in re.split(r"[_\W]+", name) if len(word) > 2]
+    asked = rf"\b(?:use|using|with|via|call|through)\s+(?:the\s+|a\s+|your\s+)?{spoken}\b"
+    as_tool = rf"\b(?:{'|'.join([spoken, *words])})[\s-]+tool\b"
+    return re.search(f"{asked}|{as_tool}", text) is not None
+
+
 def nearest_examples(question: str, names: Collection[str], most: int) -> list[tuple[str, str]]:
     """The questions most like this one, for these tools, each with the reply in JSON; the most similar comes last."""
     ranked = [one for _, one in _ranked(question) if one[1] in names]

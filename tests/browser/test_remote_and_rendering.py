@@ -1,0 +1,107 @@
+"""Where the browser meets other parts: providers of remote browsers, and pages that `web_extract` cannot read alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.browser.conftest import Browsing, html
+from tests.web.sites import Site
+from toolcrib.browser import remote
+from toolcrib.browser.chromium import BrowserFailed
+from toolcrib.compat.agent_web_providers import BrowserProvider
+from toolcrib.registry.default import registry as default_registry
+from toolcrib.registry.registry import ToolRegistry
+from toolcrib.runtime import Runtime
+from toolcrib.tools.web import web_extract  # noqa: F401 - registers the tool
+
+SCRIPTED = """<title>App</title><div id=app></div><script>
+document.getElementById('app').innerHTML = '<article><h1>Made by a script</h1>' +
+  '<p>This sentence exists only after the script of the page has run, and it is long enough to be content. '.repeat(5)
+</script>"""
+
+
+class Cloud(BrowserProvider):
+    """A provider whose browser cannot be reached."""
+
+    name = "cloud"
+
+    def __init__(self) -> None:
+        self.closed: list[str] = []
+
+    def is_available(self) -> bool:
+        return True
+
+    def create_session(self, task_id: str) -> dict[str, object]:
+        return {"cdp_url": "http://127.0.0.1:9/", "session_id": f"at-{task_id}"}
+
+    def close_session(self, session_id: str) -> bool:
+        self.closed.append(session_id)
+        return True
+
+    def emergency_cleanup(self, session_id: str) -> None:
+        raise AssertionError("the session was closed")
+
+
+class LoadedPlugin:
+    """A plugin that declared a provider with `ctx.register_browser_provider`."""
+
+    def __init__(self, provider: object) -> None:
+        class Declared:
+            kind = "browser_provider"
+            name = ""
+            arguments = (provider,)
+
+        self.declarations = [Declared()]
+
+
+@pytest.mark.services
+async def test_a_provider_gets_its_browser_back(open_browsing: Callable[..., Browsing]) -> None:
+    """If a remote browser cannot be reached, its session is closed, and the error says whose it was."""
+    provider = Cloud()
+    browsing = open_browsing(browser={"cloud_provider": "cloud"}, security={})
+    browsing.runtime.services.provide("plugins", [LoadedPlugin(provider)])
+
+    answer = await browsing.call("navigate", url="https://93.184.216.34/")
+
+    assert answer["error"] == "the browser of 'cloud' cannot be reached"
+    assert provider.closed == [f"at-{browsing.session_id}/"]
+
+
+def test_an_unknown_provider_is_named() -> None:
+    """A name that no plugin offers is refused with the nearest one."""
+    with pytest.raises(BrowserFailed, match="did you mean 'cloud'"):
+        remote._provider("clout", [LoadedPlugin(Cloud())])
+
+
+def test_the_key_of_a_remote_browser_comes_from_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The config has only its name; without the variable, the error names that."""
+    monkeypatch.setenv("CLOUD_KEY", "k-1")
+    assert remote._with_variables("wss://c.example?key=${CLOUD_KEY}") == "wss://c.example?key=k-1"
+    monkeypatch.delenv("CLOUD_KEY")
+    with pytest.raises(BrowserFailed, match="CLOUD_KEY"):
+        remote._with_variables("wss://c.example?key=${CLOUD_KEY}")
+
+
+@pytest.mark.services
+async def test_a_page_made_by_scripts_is_read_in_the_browser(make_runtime: Callable[..., Runtime], site: Site) -> None:
+    """`web_extract` gets its text, and says how; a page without scripts needs no browser."""
+    config = {"web": {"ports": [80, site.port]}, "security": {"allow_private_urls": True}}
+    runtime = make_runtime(json.dumps(config), registry=ToolRegistry(parent=default_registry))
+    site.pages["/app"] = html(SCRIPTED)
+    site.pages["/short"] = html("<title>Short</title><p>Nothing more here.")
+
+    async def read(path: str) -> dict[str, Any]:
+        result = await runtime.call("web_extract", {"urls": [f"{site.address}{path}"]})
+        return dict(json.loads(result.text)["results"][0])
+
+    short = await read("/short")
+    assert "browser" not in short.get("note", "")
+    assert [asked.path for asked in site.requests] == ["/short"]
+    found = await read("/app")
+
+    assert "Made by a script" in found["content"]
+    assert "read in a browser" in found["note"]
