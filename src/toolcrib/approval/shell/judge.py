@@ -434,7 +434,8 @@ def targets(call: CommandCall) -> Iterable[ExpandedWord]:
     if program in INTO_LAST:
         return into_last(call)
     if program == "dd":
-        return [word.with_text(word.text[3:]) for word in words if word.text.startswith("of=")]
+        outputs = [word.with_text(word.text[3:]) for word in words if word.text.startswith("of=")]
+        return [each.with_text(re.sub(r"^~(?=/)", call.state.home, each.text)) for each in outputs]
     if program in ("sed", "gsed") and call.arguments.has("-i", "--in-place"):
         return (
             call.arguments.operands

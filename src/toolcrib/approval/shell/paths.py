@@ -210,8 +210,8 @@ def is_protected(path: str, state: ShellState) -> bool:
     if any(path == own or path.startswith(own + "/") for own in state.own):
         return True
     in_home = home_relative(path, state)
-    if in_home is not None:
-        return any(pattern.match(in_home) for pattern in IN_HOME)
+    if in_home is not None and any(pattern.match(in_home) for pattern in IN_HOME):
+        return True
     return path[-4:] in (".pth", "e.py") and LOADED_BY_PYTHON.search(path) is not None and not in_workspace(path, state)
 
 

@@ -95,6 +95,8 @@ def judge_protected(runner: Runner, call: CommandCall, site: CommandLocation) ->
     """Report protected paths that a command may write, because its program is not known to only read them."""
     for word in written_words(call):
         for text in named(word.text, call.state.home):
+            # Many programs expand a tilde that the shell leaves alone, as in `--output=~/x`.
+            text = call.state.home + text[1:] if text.startswith("~/") else text
             path = reached(text, call.state) if text else ""
             if may_not_change(path, call.state):
                 shown = path.replace(UNKNOWN, "…")
