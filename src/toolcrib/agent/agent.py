@@ -245,6 +245,14 @@ class Agent:
             message = user_message(text)
             self.steering.append(msgspec.structs.replace(message, origin="person") if by_person else message)
 
+    def drop_steering(self) -> list[str]:
+        """Remove what the person sent too late for this run, so that it doesn't reach the next question."""
+        dropped = [message.text for message in self.steering if message.origin == "person"]
+        kept = [message for message in self.steering if message.origin != "person"]
+        self.steering.clear()
+        self.steering.extend(kept)
+        return dropped
+
     def queue(self, text: str) -> None:
         """Queue a question behind the current one; the front end takes it with `next_queued`."""
         self._queue.append(text)

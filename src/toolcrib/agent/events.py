@@ -119,6 +119,16 @@ class CallProgressed(AgentEvent, frozen=True, kw_only=True):
     message: str
 
 
+class CallOutput(AgentEvent, frozen=True, kw_only=True):
+    """A command that runs for a while has printed something. Sent a few times a second, however much it prints."""
+
+    call_id: str
+    text: str
+    """The latest lines, as far as they fit into a few kilobytes; the result has the rest."""
+    lines: int
+    """How many lines it has printed so far."""
+
+
 class CallFinished(AgentEvent, frozen=True, kw_only=True):
     """A call has its result."""
 
@@ -148,6 +158,12 @@ class Steered(AgentEvent, frozen=True, kw_only=True):
     text: str
 
 
+class SteeringDropped(AgentEvent, frozen=True, kw_only=True):
+    """A message that the user sent while the agent worked came too late; the agent never saw it."""
+
+    text: str
+
+
 class SubagentProgressed(AgentEvent, frozen=True, kw_only=True, tag="child_progressed"):
     """A subagent did something; `what` is one line to display."""
 
@@ -172,9 +188,11 @@ AnyEvent = (
     | MessageAdded
     | CallStarted
     | CallProgressed
+    | CallOutput
     | CallFinished
     | Compressed
     | Steered
+    | SteeringDropped
     | SubagentProgressed
     | RunEnded
 )

@@ -26,6 +26,7 @@ from toolcrib.agent.events import (
     RunResult,
     RunStarted,
     Steered,
+    SteeringDropped,
     TurnStarted,
 )
 from toolcrib.agent.hooks import RunHooks
@@ -86,6 +87,8 @@ class RunnableAgent(Protocol):
     def cwd(self) -> str: ...
 
     def changed_paths(self) -> list[str]: ...
+
+    def drop_steering(self) -> list[str]: ...
 
     async def summarise(self, topic: str = "") -> Compressed | None: ...
 
@@ -416,6 +419,8 @@ class AgentRun:
                 await self._stoppable(closing)
         except (Interrupted, TimeoutError):
             logger.warning("abandoned an end hook of a run because it took too long")
+        for text in self._agent.drop_steering():
+            self.emit(SteeringDropped(text=text))
         self.emit(RunEnded(result=result))
 
     def _result(

@@ -95,6 +95,13 @@ class AgentSettings(Section, frozen=True, kw_only=True):
     """Put AGENTS.md of the working folder into the prompt."""
 
 
+class ChatSettings(Section, frozen=True, kw_only=True):
+    """What `toolcrib chat` shows."""
+
+    output_lines: NonNegativeInt = 8
+    """How many of the last lines of a command's output to show below it; 0 shows none."""
+
+
 class CompressionSettings(Section, frozen=True, kw_only=True):
     """How to compress a conversation before it outgrows the model's context window."""
 

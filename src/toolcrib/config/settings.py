@@ -11,6 +11,7 @@ from msgspec import Meta, field
 from toolcrib.config.agent_settings import (
     AgentSettings,
     AuxiliarySettings,
+    ChatSettings,
     CompressionSettings,
     DelegationSettings,
     GuardrailSettings,
@@ -256,6 +257,8 @@ class Settings(Section, frozen=True, kw_only=True):
     """Model servers that toolcrib doesn't know, by the name that you give them."""
     agent: AgentSettings = field(default_factory=AgentSettings)
     """How the agent works."""
+    chat: ChatSettings = field(default_factory=ChatSettings)
+    """What `toolcrib chat` shows."""
     compression: CompressionSettings = field(default_factory=CompressionSettings)
     """How to compress a conversation before it outgrows the model's context window."""
     tool_loop_guardrails: GuardrailSettings = field(default_factory=GuardrailSettings)

@@ -126,6 +126,8 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     allowed_tools: frozenset[str] | None = None
     """The tools that this session may call; None means not specified."""
     on_progress: Callable[[str], None] | None = None
+    on_output: Callable[[str, str, int], None] | None = None
+    """Receives what a running command prints, a few times a second: call id, latest lines, number of lines so far."""
     handler_kwargs: dict[str, Any] | None = None
     """The handler's keyword arguments, if the caller chose them; otherwise task_id, session_id and user_task."""
     effects: tuple[Effect, ...] | None = None

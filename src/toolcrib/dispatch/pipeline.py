@@ -349,7 +349,10 @@ class Pipeline:
         if may_act:
             verdict = verdict.joined(self.gate.judge(entry, call.args, effects, ctx))
         if verdict.decision == "ask" or verdict.dangers:
+            asked = time.perf_counter()
             verdict = await self._settle(call, verdict, executor)
+            # The time that a person takes to answer is not the tool's.
+            call.started += time.perf_counter() - asked
         if verdict.decision != "allow":
             raise CallRefused(outcome.denied(verdict, entry.name, ctx))
         if may_act:

@@ -41,6 +41,10 @@ class InputListener(Protocol):
         """Ctrl-C."""
         ...
 
+    def expand(self) -> None:
+        """Ctrl-O: show the latest call in full."""
+        ...
+
     def leave(self) -> None:
         """Ctrl-D, or the end of the input."""
         ...

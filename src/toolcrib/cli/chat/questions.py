@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -25,9 +26,10 @@ NOBODY = "nobody can answer: the input of this chat does not come from a termina
 class ChatApprover:
     """Asks for approval at the terminal of the chat, which pauses meanwhile. Ctrl-C also stops the run."""
 
-    def __init__(self, console: ConsoleApprover, frontend: Frontend, stop: Callable[[], None]) -> None:
+    def __init__(self, console: ConsoleApprover, frontend: Frontend, status: Status, stop: Callable[[], None]) -> None:
         self._console = console
         self._frontend = frontend
+        self._status = status
         self._stop = stop
         self._loop = asyncio.get_running_loop()
 
@@ -39,8 +41,10 @@ class ChatApprover:
         return await self._in_chat(self._ask_secret(prompt, timeout_seconds))
 
     async def _ask(self, request: ApprovalRequest) -> ApprovalAnswer:
+        asked = time.monotonic()
         async with self._frontend.suspended():
             answer = await self._console.ask(request)
+        self._status.activity.call_answered(request.call_id, time.monotonic() - asked)
         if answer.choice == "cancelled":
             self._stop()
         return answer

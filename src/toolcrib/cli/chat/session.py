@@ -20,6 +20,7 @@ from toolcrib.agent.host import AgentHost
 from toolcrib.approval.approvers.console import ConsoleApprover
 from toolcrib.approval.approvers.question import wants_colour
 from toolcrib.approval.grants import suggest
+from toolcrib.cli.chat.calls import CallHistory
 from toolcrib.cli.chat.frontend import Frontend, LineFrontend
 from toolcrib.cli.chat.images import save_images, with_images
 from toolcrib.cli.chat.input import ChatCompleter
@@ -29,7 +30,7 @@ from toolcrib.cli.chat.screen import THINKING, Screen
 from toolcrib.cli.chat.slash import SlashCommand, find_command, is_path, plugin_commands, split_command
 from toolcrib.cli.chat.slash_commands import COMMANDS
 from toolcrib.cli.chat.start import DEFAULT_MODEL_LINE, ask_to_trust, is_default_model, open_agent, open_host
-from toolcrib.cli.chat.status import HINT_SECONDS, Activity, Status
+from toolcrib.cli.chat.status import HINT_SECONDS, STOPPING, Activity, Status
 from toolcrib.cli.chat.summary import chat_summary, greeting, resumed_lines, warnings
 from toolcrib.cli.chat.symbols import short_cost, symbols_for
 from toolcrib.cli.chat.terminal import TerminalFrontend, capture_stray_output
@@ -154,6 +155,10 @@ class ChatSession:
         self._interrupted_work = False
         self._notifications = Notifications(host, screen, self._idle)
         self._commands: dict[str, SlashCommand] = {}
+        screen.calls = CallHistory(self._stored_result)
+        screen.plan = lambda: host.todo.store(self.agent.session_id).read()
+        self.status.plan = screen.plan()
+        self.status.output_lines = host.settings.chat.output_lines
         self.status.bar = lambda: self._bar
         self._bar = ""
         self._refresh_bar()
@@ -192,6 +197,9 @@ class ChatSession:
             self._idle.clear()
             self._show_error(await self._do(job))
             self.status.activity.end()
+            self.status.stopped()
+            for text in self.agent.drop_steering():
+                self.screen.not_delivered(text)
             self._refresh_bar()
             self._frontend.refresh()
 
@@ -250,7 +258,7 @@ class ChatSession:
             self._leave(INTERRUPTED if self._interrupted_work else 0)
         elif self.is_working:
             self._interrupted_work = True
-            self._hint("stopping; press Ctrl-C again to exit")
+            self._hint(f"{STOPPING}press Ctrl-C again to exit")
             self.stop_work()
         else:
             self._interrupted_work = False
@@ -262,6 +270,14 @@ class ChatSession:
             self.status.hint(text)
         else:
             self.screen.note(text)
+
+    def expand(self) -> None:
+        latest = self.screen.calls.latest(1)
+        if latest:
+            self.screen.expand(latest[0])
+        else:
+            self._hint("no call to show yet")
+            self._frontend.refresh()
 
     def leave(self) -> None:
         self._leave(INTERRUPTED if self.agent.is_running else 0)
@@ -320,6 +336,7 @@ class ChatSession:
         before, self.agent = self.agent, agent
         self.status.queued.clear()
         await before.close(reason)
+        self.status.plan = self.screen.plan()
         self._refresh_bar()
         self._notifications.session_changed()
 
@@ -330,6 +347,11 @@ class ChatSession:
             offered = [*plugin_commands(declared), *COMMANDS]
             self._commands = dict(sorted({one.name: one for one in offered}.items()))
         return self._commands
+
+    def _stored_result(self, session_id: str, call_id: str) -> str:
+        found = self.host.store.messages(session_id, states=("live", "folded", "undone"))
+        results = (one.message for one in found if one.message.call_id == call_id and one.message.role == "tool")
+        return next((one.text for one in results), "")
 
     # Work
 
@@ -431,7 +453,7 @@ class _ChatBuilder:
         console = self._console_approver()
         if self._attended and not self._options.quiet:
             await ask_to_trust(self._options, self._settings, console.ask_line)
-        approver = ChatApprover(console, self._frontend, self._stop)
+        approver = ChatApprover(console, self._frontend, self._status, self._stop)
         asker = ChatAsker(self._frontend, self._status, attended=self._attended)
         host = open_host(self._options, approver, asker, self._settings)
         try:

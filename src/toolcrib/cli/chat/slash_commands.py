@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 SHOWN_SESSIONS = 15
 SHOWN_DECISIONS = 8
+SHOWN_CALLS = 15
 PRESET = "hermes-"
 """The prefix of presets for whole frontends, which are not listed here."""
 MEMORIES: dict[Target, str] = {"memory": "Agent's notes", "user": "Notes about you"}
@@ -42,6 +43,7 @@ KEYS = (
     ("Up, Ctrl-R", "history"),
     ("Tab", "complete a command, a name, an @file"),
     ("Ctrl-X Ctrl-E", "open your editor"),
+    ("Ctrl-O", "show the latest call in full"),
     ("Ctrl-C", "stop the agent; twice: exit"),
     ("Ctrl-D", "exit"),
     ("Ctrl-Z", "suspend; `fg` resumes"),
@@ -413,6 +415,20 @@ async def retry(chat: Chat, _: str) -> None:
     chat.ask_agent(undone.question)
 
 
+async def show_call(chat: Chat, number: str) -> None:
+    history = chat.screen.calls
+    if not number:
+        rows = [(str(one.number), one.head) for one in history.latest(SHOWN_CALLS)]
+        if rows:
+            chat.screen.frontend.show(table(rows), gap=True)
+        chat.screen.note("Type /show NUMBER to see a call in full." if rows else "There were no calls yet.")
+        return
+    call = history.find(int(number)) if number.isascii() and number.isdigit() and len(number) < 10 else None
+    if call is None:
+        raise UsageError(f"there is no call {number!r} in this chat; /show lists the latest")
+    chat.screen.expand(call)
+
+
 async def toggle_reasoning(chat: Chat, _: str) -> None:
     chat.screen.shows_reasoning = not chat.screen.shows_reasoning
     now = "shown in full" if chat.screen.shows_reasoning else "folded to one line"
@@ -522,6 +538,13 @@ COMMANDS = (
     SlashCommand(name="compress", arguments="[TOPIC]", summary="Replace older messages with a summary", run=compress),
     SlashCommand(
         name="reasoning", summary="Show or fold the model's reasoning", run=toggle_reasoning, while_working=True
+    ),
+    SlashCommand(
+        name="show",
+        arguments="[NUMBER]",
+        summary="Show a call in full, or list the latest calls",
+        run=show_call,
+        while_working=True,
     ),
     SlashCommand(name="exit", summary="Exit the chat", run=leave, while_working=True, aliases=("quit", "bye")),
     SlashCommand(

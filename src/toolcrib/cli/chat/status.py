@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from toolcrib.agent.events import CallStarted, SubagentProgressed
 from toolcrib.cli.chat.renderer import BlockStream
 from toolcrib.cli.chat.symbols import Symbols, fitted, short_duration
-from toolcrib.cli.output import one_line
+from toolcrib.cli.output import cell_width, clean, one_line
 
 MAX_ROWS = 5
 FRAMES_PER_SECOND = 10
@@ -20,6 +20,10 @@ MAX_NAME_COLUMNS = 60
 """MCP servers choose the names of their tools."""
 HINT_SECONDS = 2.0
 MAX_QUEUED_ROWS = 3
+DEFAULT_OUTPUT_LINES = 8
+MAX_PLAN_LINES = 20
+STOPPING = "stopping; "
+FINISHED = ("completed", "cancelled")
 
 
 class RunningCall(Struct):
@@ -31,6 +35,14 @@ class RunningCall(Struct):
     summary: str
     started_at: float
     progress: str = ""
+    output: str = ""
+    """The latest lines that a command has printed."""
+    lines: int = 0
+    """How many lines it has printed."""
+
+
+PlanItem = dict[str, str]
+"""An item of the agent's plan, with `content` and `status`."""
 
 
 class Activity(Struct):
@@ -73,6 +85,17 @@ class Activity(Struct):
         if call is not None:
             call.progress = one_line(message)
 
+    def call_printed(self, call_id: str, output: str, lines: int) -> None:
+        call = self.calls.get(call_id)
+        if call is not None:
+            call.output, call.lines = output, lines
+
+    def call_answered(self, call_id: str, seconds: float) -> None:
+        """A person took that long to approve a call; its own time starts after that."""
+        call = self.calls.get(call_id)
+        if call is not None:
+            call.started_at += seconds
+
     def call_finished(self, call_id: str) -> RunningCall | None:
         """Remove and return a call; None if its start was not seen."""
         call = self.calls.pop(call_id, None)
@@ -105,6 +128,19 @@ class Activity(Struct):
         rows += [fitted(f"    {what}", room, self.symbols.ellipsis) for what in subagents[:MAX_ROWS]]
         return rows
 
+    def output_rows(self, columns: int, count: int) -> list[str]:
+        """The latest output of the command that started last, if one has printed anything."""
+        printing = [call for call in self.calls.values() if call.output]
+        if not printing or count < 1:
+            return []
+        call, room = printing[-1], columns - 5
+        # A progress bar overwrites its line.
+        lines = [line.rstrip("\r").rpartition("\r")[2] for line in call.output.split("\n")][-count:]
+        rows = [fitted(clean(line.expandtabs(4)), room, self.symbols.ellipsis) for line in lines]
+        if call.lines > len(rows):
+            rows.insert(0, f"{self.symbols.ellipsis} {call.lines - len(rows):,} lines above")
+        return [f"  {self.symbols.bar} {row}" for row in rows]
+
     def _call_row(self, frame: str, call: RunningCall, room: int) -> str:
         # The time comes last and is never cut: it shows that something is still happening.
         passed = f"{self.symbols.dot}{self._since(call.started_at)}"
@@ -129,6 +165,10 @@ class Status(Struct):
     """Questions that wait for the current one."""
     asking: bool = False
     """The next input answers a question of the agent."""
+    output_lines: int = DEFAULT_OUTPUT_LINES
+    """How many of the latest lines of a command's output are shown."""
+    plan: list[PlanItem] = field(default_factory=list)
+    """The agent's plan as it was drawn last."""
     _hint: str = ""
     _hint_until: float = 0.0
 
@@ -138,6 +178,10 @@ class Status(Struct):
     def hint(self, text: str) -> None:
         """Show a message in the status bar for a moment."""
         self._hint, self._hint_until = text, self.activity.clock() + HINT_SECONDS
+
+    def stopped(self) -> None:
+        """The work has ended, so nothing is stopping any more; the rest of the hint still holds."""
+        self._hint = self._hint.removeprefix(STOPPING)
 
     @property
     def has_hint(self) -> bool:
@@ -152,6 +196,42 @@ class Status(Struct):
 
     def working_rows(self, columns: int) -> list[str]:
         return self.activity.rows(columns)
+
+    @property
+    def has_plan(self) -> bool:
+        """Whether the plan still matters: the agent works, or something is left to do."""
+        return bool(self.plan) and (
+            not self.activity.is_idle or any(one["status"] not in FINISHED for one in self.plan)
+        )
+
+    def plan_lines(self, columns: int) -> list[str]:
+        """The plan as a checklist; a long one is cut."""
+        rows = [
+            fitted(f"  {self._mark(one)} {one_line(one['content'])}", columns - 1, self.symbols.ellipsis)
+            for one in self.plan
+        ]
+        if len(rows) > MAX_PLAN_LINES:
+            rows = [*rows[: MAX_PLAN_LINES - 1], f"  and {len(rows) - MAX_PLAN_LINES + 1} more (/todo)"]
+        return rows
+
+    def plan_row(self, columns: int) -> str:
+        """The plan on one line: all of its items if they fit, else how far it is and what comes now."""
+        room = min(columns, MAX_STATUS_COLUMNS) - 1
+        everything = "   ".join(f"{self._mark(one)} {one_line(one['content'])}" for one in self.plan)
+        if cell_width(everything) <= room:
+            return everything
+        done = sum(one["status"] in FINISHED for one in self.plan)
+        left = [one for one in self.plan if one["status"] not in FINISHED]
+        current = next((one for one in left if one["status"] == "in_progress"), left[0] if left else None)
+        what = (
+            f"{self._mark(current)} {one_line(current['content'])}" if current else f"{self.symbols.checked} all done"
+        )
+        return fitted(f"{done}/{len(self.plan)}  {what}", room, self.symbols.ellipsis)
+
+    def _mark(self, item: PlanItem) -> str:
+        symbols = self.symbols
+        marks = {"completed": symbols.checked, "cancelled": symbols.dropped, "in_progress": symbols.current}
+        return marks.get(item["status"], symbols.open)
 
     def queued_rows(self, columns: int) -> list[str]:
         room = min(columns, MAX_STATUS_COLUMNS) - 1

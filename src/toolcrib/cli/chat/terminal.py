@@ -22,6 +22,7 @@ from prompt_toolkit.filters import Condition, has_completions
 from prompt_toolkit.formatted_text import ANSI, AnyFormattedText, StyleAndTextTuples
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.input import create_input
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent, merge_key_bindings
 from prompt_toolkit.layout import ConditionalContainer, HSplit, Layout, VerticalAlign, Window
 from prompt_toolkit.layout.controls import BufferControl, FormattedTextControl
 from prompt_toolkit.layout.dimension import Dimension
@@ -37,7 +38,7 @@ from rich.text import Text
 from toolcrib.cli.chat.frontend import InputListener, forward_signals
 from toolcrib.cli.chat.input import chat_keys, edit_in_editor
 from toolcrib.cli.chat.renderer import ChatMarkdown, TerminalRenderer
-from toolcrib.cli.chat.status import FRAMES_PER_SECOND, Status
+from toolcrib.cli.chat.status import FRAMES_PER_SECOND, MAX_STATUS_COLUMNS, Status
 from toolcrib.config.files import OWNER_FILE, make_folder
 
 CHUNK_BYTES = 65536
@@ -52,6 +53,8 @@ STYLE = Style.from_dict(
     {
         "prompt": "bold",
         "working": "ansicyan",
+        "printed": "dim",
+        "plan": "",
         "queued": "dim italic",
         "hint": "ansiyellow",
         "bar": "dim",
@@ -163,6 +166,8 @@ class BottomPane:
                     Window(height=1),
                     _rows(self._growing, lambda: status.blocks.is_growing),
                     _rows(self._working, lambda: not status.activity.is_idle),
+                    _rows(self._printing, lambda: bool(self._printed_rows())),
+                    _rows(self._plan, lambda: status.has_plan),
                     _rows(self._queued, lambda: bool(status.queued)),
                     typed,
                     ConditionalContainer(menu, has_completions),
@@ -194,12 +199,34 @@ class BottomPane:
     def _working(self) -> StyleAndTextTuples:
         return [("class:working", "\n".join(self._status.working_rows(self._output.get_size().columns)))]
 
+    def _printed_rows(self) -> list[str]:
+        size = self._output.get_size()
+        room = min(self._status.output_lines, max(2, size.rows - ROWS_FOR_THE_REST))
+        return self._status.activity.output_rows(min(size.columns, MAX_STATUS_COLUMNS), room)
+
+    def _printing(self) -> StyleAndTextTuples:
+        return [("class:printed", "\n".join(self._printed_rows()))]
+
+    def _plan(self) -> StyleAndTextTuples:
+        return [("class:plan", self._status.plan_row(self._output.get_size().columns))]
+
     def _queued(self) -> StyleAndTextTuples:
         return [("class:queued", "\n".join(self._status.queued_rows(self._output.get_size().columns)))]
 
     def _bar(self) -> StyleAndTextTuples:
         style = "class:hint" if self._status.has_hint else "class:bar"
         return [(style, self._status.bar_row(self._output.get_size().columns))]
+
+
+def view_keys(tell: Callable[[Callable[[InputListener], None]], None]) -> KeyBindings:
+    """The keys that change what is shown, whatever is being typed."""
+    keys = KeyBindings()
+
+    @keys.add("c-o")
+    def _expand(_event: KeyPressEvent) -> None:
+        tell(lambda listener: listener.expand())
+
+    return keys
 
 
 def _rows(text: Callable[[], AnyFormattedText], is_shown: Callable[[], bool]) -> ConditionalContainer:
@@ -229,7 +256,7 @@ class TerminalFrontend:
         )  # fmt: skip
         self._app: Application[None] = Application(
             BottomPane(status, self._renderer, self._output).layout(self._buffer),
-            key_bindings=chat_keys(self._buffer, self._tell, self._edit),
+            key_bindings=merge_key_bindings([chat_keys(self._buffer, self._tell, self._edit), view_keys(self._tell)]),
             style=STYLE,
             color_depth=None if colour else ColorDepth.DEPTH_1_BIT,
             erase_when_done=True,

@@ -21,6 +21,7 @@ from toolcrib.core.context import CancelToken
 from toolcrib.core.errors import UsageError
 from toolcrib.providers.choose import explain_choice
 from toolcrib.providers.embedded.catalog import find_model
+from toolcrib.sessions.store import SessionStore
 
 if TYPE_CHECKING:
     from toolcrib.providers.embedded.weights import WeightsStore
@@ -184,7 +185,7 @@ def open_chat(options: ChatOptions) -> int:
         settings,
         model=options.model,
         provider=options.provider,
-        check=lambda: require_known_toolsets(open_runtime(), [*(options.toolsets or ()), *options.disabled_toolsets]),
+        check=lambda: _check_names(options, settings),
     )
     if options.query is not None:
         from toolcrib.cli.chat.one_shot import answer_once  # noqa: PLC0415 - imports no prompt_toolkit and no rich
@@ -193,6 +194,17 @@ def open_chat(options: ChatOptions) -> int:
     from toolcrib.cli.chat.session import run_interactive  # noqa: PLC0415 - imports prompt_toolkit and rich
 
     return asyncio.run(run_interactive(options, settings))
+
+
+def _check_names(options: ChatOptions, settings: Settings) -> None:
+    """Raise for a toolset or a session that does not exist."""
+    require_known_toolsets(open_runtime(), [*(options.toolsets or ()), *options.disabled_toolsets])
+    if options.resume is not None:
+        store = SessionStore(settings.home.sessions_file)
+        try:
+            store.get(options.resume)
+        finally:
+            store.close()
 
 
 def _folder(cwd: str | None) -> str | None:
