@@ -141,6 +141,8 @@ class CallFinished(AgentEvent, frozen=True, kw_only=True):
     error_type: str = ""
     duration_ms: float = 0.0
     handle: str = ""
+    edited: str = ""
+    """The command that ran, if the person changed it first."""
 
 
 class Compressed(AgentEvent, frozen=True, kw_only=True):

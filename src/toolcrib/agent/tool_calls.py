@@ -141,6 +141,7 @@ class CallBatch:
                 error_type=result.error_type,
                 duration_ms=result.duration_ms,
                 handle=result.handle,
+                edited=result.edited,
             )
         )
         self._flush()
@@ -180,6 +181,9 @@ def as_message(result: ToolResult, warning: str = "") -> Message:
     message = tool_message(result)
     if _is_from_outside(result.name) and len(result.text) >= UNTRUSTED_FROM_CHARS and not result.is_error:
         message = _marked(message, result.name)
+    if result.edited:
+        edited = f"The user changed the command before it ran, to: {result.edited}"
+        warning = f"{edited}] [{warning}" if warning else edited
     if warning:
         note = f"[{warning}]"
         content = f"{message.content}\n{note}" if isinstance(message.content, str) else (*message.content, Text(note))

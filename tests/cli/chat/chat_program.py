@@ -185,12 +185,12 @@ class ChatProgram:
 
     def wait_for_question(self) -> str:
         """Wait until the approval prompt takes keys; what is typed before is thrown away."""
-        return self.wait_until(lambda shown: "[d] deny" in shown and shown.rstrip().endswith("\n>"), "the question")
+        return self.wait_until(lambda shown: "[n] No" in shown and shown.rstrip().endswith("\n>"), "the question")
 
     @property
     def is_idle(self) -> bool:
         lines = [line for line in self.visible.splitlines() if line.strip()]
-        return len(lines) >= 2 and "of context" in lines[-1] and lines[-2].startswith(("❯", ">"))
+        return len(lines) >= 2 and " tokens (" in lines[-1] and lines[-2].startswith(("❯", ">"))
 
     # What is done
 

@@ -15,7 +15,7 @@ from typing import Protocol, TextIO
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from toolcrib.cli.chat.renderer import THEME
+from toolcrib.cli.chat.renderer import THEME, ThemeName
 from toolcrib.cli.chat.status import Status
 
 ENDING = ("SIGTERM", "SIGHUP")
@@ -39,6 +39,10 @@ class InputListener(Protocol):
 
     def interrupt(self) -> None:
         """Ctrl-C."""
+        ...
+
+    def switch_mode(self) -> None:
+        """Shift-Tab: the next mode."""
         ...
 
     def expand(self) -> None:
@@ -74,6 +78,19 @@ class Frontend(Protocol):
     def refresh(self) -> None:
         """Redraw the status."""
         ...
+
+    def await_person(self, why: str) -> None:
+        """The person is needed: call them after a moment, unless they press a key."""
+        ...
+
+    def person_came(self) -> None:
+        """The person is there, so nobody has to be called."""
+        ...
+
+    def use_theme(self, theme: ThemeName) -> None: ...
+
+    @property
+    def has_colour(self) -> bool: ...
 
     def prefill(self, text: str) -> None:
         """Put text into the input line, if it is empty."""
@@ -156,6 +173,19 @@ class LineFrontend:
         if self._status.asking and not self._asked:
             _write(self._asides, self._status.prompt())
         self._asked = self._status.asking
+
+    def await_person(self, why: str) -> None:
+        """A pipe or a simple terminal is not rung."""
+
+    def person_came(self) -> None:
+        """As above."""
+
+    def use_theme(self, theme: ThemeName) -> None:
+        """It prints without colours."""
+
+    @property
+    def has_colour(self) -> bool:
+        return False
 
     def prefill(self, text: str) -> None:
         self.show(Text(f"not sent: {text}"))

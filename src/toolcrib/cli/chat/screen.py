@@ -193,6 +193,8 @@ class Screen:
         activity = self.status.activity
         call = activity.call_finished(event.call_id) or RunningCall(event.call_id, one_line(event.name), "", 0.0)
         symbols = self.status.symbols
+        if event.edited:
+            call.summary = f"{one_line(event.edited)} (edited)"
         self.frontend.show(*finished_lines(call, event, self.frontend.columns, symbols), gap=self._after_answer)
         self._after_answer = False
         self._last_problem = event.error_message

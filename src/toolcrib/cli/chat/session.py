@@ -30,16 +30,18 @@ from toolcrib.cli.chat.screen import THINKING, Screen
 from toolcrib.cli.chat.slash import SlashCommand, find_command, is_path, plugin_commands, split_command
 from toolcrib.cli.chat.slash_commands import COMMANDS
 from toolcrib.cli.chat.start import DEFAULT_MODEL_LINE, ask_to_trust, is_default_model, open_agent, open_host
-from toolcrib.cli.chat.status import HINT_SECONDS, STOPPING, Activity, Status
+from toolcrib.cli.chat.status import HINT_SECONDS, STOPPING, Activity, Status, git_branch
 from toolcrib.cli.chat.summary import chat_summary, greeting, resumed_lines, warnings
-from toolcrib.cli.chat.symbols import short_cost, symbols_for
-from toolcrib.cli.chat.terminal import TerminalFrontend, capture_stray_output
+from toolcrib.cli.chat.symbols import short_cost, short_count, symbols_for
+from toolcrib.cli.chat.terminal import TerminalFrontend, capture_stray_output, edit_line
 from toolcrib.cli.output import clean, one_line
 from toolcrib.config.environment import environment
 from toolcrib.config.settings import Settings
+from toolcrib.core.approvals import MODES, Mode
 from toolcrib.core.attempt import attempt_async
 from toolcrib.core.errors import ToolcribError, UnknownName
 from toolcrib.processes.events import ProcessEvent
+from toolcrib.providers.prices import prices_of
 from toolcrib.registry.reload import Reloaded, ToolFolderWatcher
 
 READER = "chat"
@@ -120,6 +122,13 @@ INTERRUPTED = 130
 WIND_DOWN_SECONDS = 10.0
 """How long running work may take to stop."""
 
+CARRY_OUT = "Yes, and edit files without asking (auto-edit)"
+CARRY_OUT_ASKING = "Yes, and ask before each edit (ask)"
+EDIT_PLAN = "Edit the plan first"
+KEEP_PLANNING = "No, keep planning"
+PLAN_ACCEPTED = "The plan is accepted. Carry it out."
+EDITED_PLAN = "Carry out this plan:"
+
 Job = Callable[[], Awaitable[None]]
 
 
@@ -160,7 +169,7 @@ class ChatSession:
         self.status.plan = screen.plan()
         self.status.output_lines = host.settings.chat.output_lines
         self.status.bar = lambda: self._bar
-        self._bar = ""
+        self._bar: list[str] = []
         self._refresh_bar()
 
     # Running
@@ -194,12 +203,16 @@ class ChatSession:
             if self._jobs.empty() and not self._take_queued():
                 self._idle.set()
             job = await self._jobs.get()
+            began = time.monotonic()
             self._idle.clear()
             self._show_error(await self._do(job))
             self.status.activity.end()
             self.status.stopped()
             for text in self.agent.drop_steering():
                 self.screen.not_delivered(text)
+            # Somebody who waited for long may have gone to do something else.
+            if self._jobs.empty() and time.monotonic() - began >= self.host.settings.chat.notify_after:
+                self._frontend.await_person("toolcrib is done")
             self._refresh_bar()
             self._frontend.refresh()
 
@@ -228,8 +241,9 @@ class ChatSession:
 
     def submit(self, text: str) -> None:
         if self._asker.is_waiting:
-            if self._asker.take(text):
-                self.screen.echo(text)
+            answer = self._asker.take(text)
+            if answer:
+                self.screen.echo(answer)
             return
         if not text.strip():
             return
@@ -270,6 +284,9 @@ class ChatSession:
             self.status.hint(text)
         else:
             self.screen.note(text)
+
+    def switch_mode(self) -> None:
+        self.use_mode(MODES[(MODES.index(self.agent.mode) + 1) % len(MODES)])
 
     def expand(self) -> None:
         latest = self.screen.calls.latest(1)
@@ -330,7 +347,13 @@ class ChatSession:
         return await self._asker.put(question, choices)
 
     def new_agent(self, session_id: str | None = None) -> Agent:
-        return open_agent(self.host, replace(self._options, resume=session_id))
+        return open_agent(self.host, replace(self._options, resume=session_id, mode=self.agent.mode))
+
+    def use_mode(self, mode: Mode) -> None:
+        """Let the agent do this much on its own, from its next call on."""
+        self.agent.mode = mode
+        self._refresh_bar()
+        self._frontend.refresh()
 
     async def use(self, agent: Agent, reason: str) -> None:
         before, self.agent = self.agent, agent
@@ -387,13 +410,34 @@ class ChatSession:
         self.screen.echo(text)
         self._put(lambda: self._ask(text))
 
+    def _go_on(self, text: str) -> None:
+        """Ask the agent what follows from an answer that is on the screen already."""
+        self.status.activity.begin(THINKING)
+        self._put(lambda: self._ask(text))
+
     async def _ask(self, text: str) -> None:
         await self._notifications.before_turn()
         message, notes = with_images(text, Path(self.folder))
         for line in notes:
             self.screen.note(line)
         self.screen.shows_output = self.agent.provider.profile(self.agent.model).small
-        await self.agent.run(message, on_event=self._hear)
+        result = await self.agent.run(message, on_event=self._hear)
+        if self.agent.mode == "plan" and result.outcome == "answered" and self._asker.is_attended:
+            await self._settle_plan(result.answer)
+
+    async def _settle_plan(self, plan: str) -> None:
+        """Let the person accept, edit or reject what the agent wants to do."""
+        self.status.activity.end()
+        answer = await self.choose("Carry out this plan?", (CARRY_OUT, CARRY_OUT_ASKING, EDIT_PLAN, KEEP_PLANNING))
+        if answer in (CARRY_OUT, CARRY_OUT_ASKING):
+            self.use_mode("auto-edit" if answer == CARRY_OUT else "ask")
+            self._go_on(PLAN_ACCEPTED)
+        elif answer == EDIT_PLAN:
+            self.use_mode("auto-edit")
+            self.screen.note("Edit the plan below and press Enter; Ctrl-X Ctrl-E opens your editor. Mode: auto-edit.")
+            self._frontend.prefill(f"{EDITED_PLAN}\n\n{plan.strip()}")
+        elif answer != KEEP_PLANNING:
+            self._go_on(answer)
 
     def _hear(self, event: AnyEvent) -> None:
         self.screen.handle(event)
@@ -402,9 +446,23 @@ class ChatSession:
 
     def _refresh_bar(self) -> None:
         agent = self.agent
-        parts = [agent.model or agent.provider.name, f"{agent.context_share:.0%} of context"]
-        cost = short_cost(agent.usage.cost_usd)
-        self._bar = self.status.symbols.dot.join([*parts, cost, "/help"] if cost else [*parts, "/help"])
+        branch = git_branch(agent.cwd)
+        folder = Path(agent.cwd).name or agent.cwd
+        self._bar = [
+            agent.model or agent.provider.name,
+            agent.mode,
+            f"{short_count(agent.context_tokens)} tokens ({agent.context_share:.0%})",
+            self._cost(),
+            f"{folder} ({branch})" if branch else folder,
+            "/help",
+        ]
+
+    def _cost(self) -> str:
+        agent, usage = self.agent, self.agent.usage
+        if usage.cost_usd is not None:
+            return f"${usage.cost_usd:.2f}" if usage.cost_usd >= 0.01 else short_cost(usage.cost_usd)
+        is_known = prices_of(agent.provider.name, agent.model, self.host.settings.model.prices) is not None
+        return "$0.00" if is_known and not usage.input_tokens else "cost unknown"
 
 
 async def run_interactive(options: ChatOptions, settings: Settings) -> int:
@@ -440,7 +498,12 @@ class _ChatBuilder:
         self._terminal = undo.enter_context(capture_stray_output(hand_over))
         completer = ChatCompleter(lambda: self._session, lambda: Path(self._session.folder if self._session else "."))
         return TerminalFrontend(
-            self._terminal, self._status, completer, self._settings.home.chat_history_file, colour=self._colour
+            self._terminal,
+            self._status,
+            completer,
+            self._settings.home.chat_history_file,
+            colour=self._colour,
+            settings=self._settings.chat,
         )
 
     def _show_stray(self, line: str) -> None:
@@ -490,6 +553,7 @@ class _ChatBuilder:
             sys.stdin,
             self._terminal,
             timeout_seconds=self._settings.approvals.timeout,
-            colour=self._colour,
+            colour=lambda: self._colour and (self._frontend.has_colour or not self._frontend.is_live),
             written=suggest,
+            edit=lambda command: edit_line(command, self._terminal),
         )

@@ -7,19 +7,19 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
-from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from toolcrib.agent.hooks import fire
 from toolcrib.approval.deferred_gate import DeferredGate
 from toolcrib.approval.grants import Grant
+from toolcrib.cli.chat.mode_commands import MODE_COMMANDS
+from toolcrib.cli.chat.renderer import table
 from toolcrib.cli.chat.slash import Chat, SlashCommand, find_command
 from toolcrib.cli.chat.summary import resumed_lines, running_processes, short_path
 from toolcrib.cli.chat.symbols import short_cost, short_count, short_duration
 from toolcrib.cli.commands.approvals import open_log, outcome, short_command
 from toolcrib.cli.model_choice import chosen_model, model_choices
-from toolcrib.cli.output import clean, local_time, one_line, plural
+from toolcrib.cli.output import local_time, one_line, plural
 from toolcrib.cli.tool_state import tool_states
 from toolcrib.core.errors import SessionError, UsageError
 from toolcrib.core.types import JsonObject
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 SHOWN_SESSIONS = 15
 SHOWN_DECISIONS = 8
-SHOWN_CALLS = 15
 PRESET = "hermes-"
 """The prefix of presets for whole frontends, which are not listed here."""
 MEMORIES: dict[Target, str] = {"memory": "Agent's notes", "user": "Notes about you"}
@@ -43,6 +42,7 @@ KEYS = (
     ("Up, Ctrl-R", "history"),
     ("Tab", "complete a command, a name, an @file"),
     ("Ctrl-X Ctrl-E", "open your editor"),
+    ("Shift-Tab", "switch the mode: ask, auto-edit, plan"),
     ("Ctrl-O", "show the latest call in full"),
     ("Ctrl-C", "stop the agent; twice: exit"),
     ("Ctrl-D", "exit"),
@@ -415,20 +415,6 @@ async def retry(chat: Chat, _: str) -> None:
     chat.ask_agent(undone.question)
 
 
-async def show_call(chat: Chat, number: str) -> None:
-    history = chat.screen.calls
-    if not number:
-        rows = [(str(one.number), one.head) for one in history.latest(SHOWN_CALLS)]
-        if rows:
-            chat.screen.frontend.show(table(rows), gap=True)
-        chat.screen.note("Type /show NUMBER to see a call in full." if rows else "There were no calls yet.")
-        return
-    call = history.find(int(number)) if number.isascii() and number.isdigit() and len(number) < 10 else None
-    if call is None:
-        raise UsageError(f"there is no call {number!r} in this chat; /show lists the latest")
-    chat.screen.expand(call)
-
-
 async def toggle_reasoning(chat: Chat, _: str) -> None:
     chat.screen.shows_reasoning = not chat.screen.shows_reasoning
     now = "shown in full" if chat.screen.shows_reasoning else "folded to one line"
@@ -539,13 +525,6 @@ COMMANDS = (
     SlashCommand(
         name="reasoning", summary="Show or fold the model's reasoning", run=toggle_reasoning, while_working=True
     ),
-    SlashCommand(
-        name="show",
-        arguments="[NUMBER]",
-        summary="Show a call in full, or list the latest calls",
-        run=show_call,
-        while_working=True,
-    ),
     SlashCommand(name="exit", summary="Exit the chat", run=leave, while_working=True, aliases=("quit", "bye")),
     SlashCommand(
         name="tools",
@@ -585,16 +564,5 @@ COMMANDS = (
         while_working=True,
         complete=complete_mcp,
     ),
+    *MODE_COMMANDS,
 )
-
-
-def table(rows: Iterable[Iterable[str]], *, heading: Iterable[str] = ()) -> RenderableType:
-    """Rows in columns; long texts are folded."""
-    titles = tuple(heading)
-    drawn_table = Table(box=None, show_header=bool(titles), header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    drawn = [[Text(clean(cell)) for cell in row] for row in rows]
-    for at in range(max([len(titles), *map(len, drawn)], default=0)):
-        drawn_table.add_column(titles[at] if titles else "", overflow="fold", no_wrap=at == 0)
-    for row in drawn:
-        drawn_table.add_row(*row)
-    return drawn_table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from msgspec import Struct, field
 
@@ -23,6 +24,7 @@ MAX_QUEUED_ROWS = 3
 DEFAULT_OUTPUT_LINES = 8
 MAX_PLAN_LINES = 20
 STOPPING = "stopping; "
+SHORT_COMMIT = 8
 FINISHED = ("completed", "cancelled")
 
 
@@ -157,20 +159,52 @@ class Status(Struct):
 
     symbols: Symbols
     activity: Activity
-    bar: Callable[[], str] = str
-    """Model, context usage, cost."""
+    bar: Callable[[], list[str]] = list
+    """The parts of the status line, most important first: model, mode, context, cost, folder."""
     blocks: BlockStream = field(default_factory=BlockStream)
     """The answer as it streams in; the incomplete block is shown while it grows."""
     queued: list[str] = field(default_factory=list)
     """Questions that wait for the current one."""
     asking: bool = False
     """The next input answers a question of the agent."""
+    choices: tuple[str, ...] = ()
+    """The answers that the open question offers."""
+    marked: int | None = None
+    """The choice that the arrow keys marked; none at first, so that a stray Enter answers nothing."""
     output_lines: int = DEFAULT_OUTPUT_LINES
     """How many of the latest lines of a command's output are shown."""
     plan: list[PlanItem] = field(default_factory=list)
     """The agent's plan as it was drawn last."""
     _hint: str = ""
     _hint_until: float = 0.0
+
+    def ask(self, choices: tuple[str, ...]) -> None:
+        """A question is open."""
+        self.asking, self.choices, self.marked = True, choices, None
+
+    def asked(self) -> None:
+        """The question is closed."""
+        self.asking, self.choices, self.marked = False, (), None
+
+    @property
+    def marked_choice(self) -> str:
+        return "" if self.marked is None else self.choices[self.marked]
+
+    def move_mark(self, step: int) -> None:
+        """Mark the next choice, or the one before; goes around at both ends."""
+        if self.choices:
+            before = self.marked if self.marked is not None else (-1 if step > 0 else 0)
+            self.marked = (before + step) % len(self.choices)
+
+    def choice_rows(self, columns: int) -> list[str]:
+        """The choices, the marked one with a mark, and how to answer."""
+        room = min(columns, MAX_STATUS_COLUMNS) - 1
+        rows = [
+            f"{self.symbols.prompt if number == self.marked else '  '}{number + 1}. {one_line(choice)}"
+            for number, choice in enumerate(self.choices)
+        ]
+        how = "Arrow keys and Enter, a number, or your own answer."
+        return [fitted(row, room, self.symbols.ellipsis) for row in [*rows, how]]
 
     def prompt(self) -> str:
         return f"answer {self.symbols.prompt}" if self.asking else self.symbols.prompt
@@ -241,5 +275,26 @@ class Status(Struct):
         return rows
 
     def bar_row(self, columns: int) -> str:
-        text = self._hint if self.has_hint else self.bar()
-        return fitted(one_line(text), min(columns, MAX_STATUS_COLUMNS) - 1, self.symbols.ellipsis)
+        room = min(columns, MAX_STATUS_COLUMNS) - 1
+        parts = [self._hint] if self.has_hint else [one_line(part) for part in self.bar()]
+        # A narrow terminal drops parts from the right.
+        while len(parts) > 1 and cell_width(self.symbols.dot.join(parts)) > room:
+            parts.pop()
+        return fitted(self.symbols.dot.join(parts), room, self.symbols.ellipsis)
+
+
+def git_branch(folder: str) -> str:
+    """The branch that a folder's files are from, or the beginning of its commit; empty outside a repository."""
+    try:
+        above = Path(folder).absolute()
+        for place in (above, *above.parents):
+            dot_git = place / ".git"
+            if dot_git.is_file():  # A worktree or a submodule names the folder with its HEAD.
+                dot_git = place / dot_git.read_text(encoding="utf-8").removeprefix("gitdir:").strip()
+            if dot_git.is_dir():
+                head = (dot_git / "HEAD").read_text(encoding="utf-8").strip()
+                named = head.removeprefix("ref: ")
+                return named.removeprefix("refs/heads/") if named != head else head[:SHORT_COMMIT]
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return ""

@@ -17,6 +17,7 @@ from toolcrib.config.environment import environment
 from toolcrib.config.load import load_settings
 from toolcrib.config.os_errors import current_folder
 from toolcrib.config.settings import Settings
+from toolcrib.core.approvals import MODES, Mode
 from toolcrib.core.context import CancelToken
 from toolcrib.core.errors import UsageError
 from toolcrib.providers.choose import explain_choice
@@ -126,6 +127,11 @@ class _Lines:
     flag_value=LATEST,
     help="Resume this session; without an id, the latest one.",
 )
+@click.option(
+    "--mode",
+    type=click.Choice(MODES),
+    help="ask: approve each edit; auto-edit: edit files of the workspace freely; plan: only read, end with a plan.",
+)
 @click.option("--quiet", is_flag=True, help="Print only the answer, no progress.")
 @click.option("--json", "as_json", is_flag=True, help="With -q: print each event as a line of JSON.")
 @click.option("--dry-run", is_flag=True, help="With -q: print the calls the model requests without running them.")
@@ -142,6 +148,7 @@ def chat(
     quiet: bool,
     as_json: bool,
     dry_run: bool,
+    mode: Mode | None,
 ) -> int:
     """Chat with the agent, or ask it one question.
 
@@ -172,6 +179,7 @@ def chat(
         quiet=quiet,
         as_json=as_json,
         dry_run=dry_run,
+        mode=mode,
     )
     return open_chat(options)
 
