@@ -57,6 +57,14 @@ FACTS = {
     "tool_call": Facts("those of the tool that is called", "wherever that tool works"),
     "tool_describe": Facts("none", "everywhere"),
     "tool_search": Facts("none", "everywhere"),
+    "video_analyze": Facts(
+        "reads the video if it is a file, reaches its host otherwise; a vision model gets its frames",
+        "addresses and models on this machine; files where commands run",
+    ),
+    "vision_analyze": Facts(
+        "reads the images that are files, reaches the hosts of the others; a vision model gets the images",
+        "addresses and models on this machine; files where commands run",
+    ),
     "web_extract": Facts("reaches the hosts of the pages", HERE),
     "web_search": Facts("sends the query to a search service; asks the person first, if no key is set", HERE),
     "write_file": Facts("writes the file", WITH_COMMANDS),
@@ -147,6 +155,8 @@ def _value(value: Any) -> str:
 def _type(about: JsonObject) -> str:
     if "enum" in about:
         return "one of " + ", ".join(f"`{choice}`" for choice in about["enum"])
+    if "anyOf" in about:
+        return " or ".join(_type(choice) for choice in about["anyOf"])
     name = {"string": "text", "integer": "whole number", "boolean": "true or false"}.get(about["type"], about["type"])
     if name == "array":
         items = about["items"]

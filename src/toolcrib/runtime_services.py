@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from toolcrib.cron.service import CronService
     from toolcrib.files.service import FileService
     from toolcrib.mcp.client.manager import McpClientManager
+    from toolcrib.media.service import VisionService
     from toolcrib.plugins.load import LoadedPlugin
     from toolcrib.skills.service import SkillService
     from toolcrib.terminal.call import TerminalCall
@@ -203,6 +204,15 @@ class RuntimeServices:
         from toolcrib.web.service import WebService  # noqa: PLC0415
 
         service = WebService(self._runtime.settings, self)
+        self._closing.callback(service.close)
+        return service
+
+    @lazy
+    def vision(self) -> VisionService:
+        """Images and videos; it ends its worker processes when it is closed."""
+        from toolcrib.media.service import VisionService  # noqa: PLC0415
+
+        service = VisionService(self._runtime.settings, self)
         self._closing.callback(service.close)
         return service
 

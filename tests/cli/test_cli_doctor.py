@@ -89,6 +89,8 @@ def test_an_auxiliary_model_of_nobody_is_broken(toolcrib: Program):
 
     assert code == 1
     assert "auxiliary.provider" in what_is_wrong(about)
+    toolcrib.write("config.yaml", "auxiliary: {vision: {provider: antropic}}\n")
+    assert "auxiliary.vision.provider" in what_is_wrong(examined(toolcrib)[0])
 
 
 def test_only_online_sends_a_request(toolcrib: Program):

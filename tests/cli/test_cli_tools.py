@@ -273,3 +273,94 @@ def test_the_command_that_explain_suggests_works_as_it_stands(toolcrib: Program,
     program, *words = shlex.split(line.removeprefix("try it"))
     assert program == "toolcrib"
     assert toolcrib(*words).code == 0
+
+
+MIXED_FILE = '''
+from typing import Optional
+
+from toolcrib import tool
+
+
+@tool(toolset="stock")
+def pieces(names: Optional[list[str]] = None, size: int | str = 3) -> str:
+    """Count pieces.
+
+    Args:
+        names: Which ones, for example ['saw'].
+        size: The size, for example 3.
+    """
+    raise LookupError("the shelf is empty")
+
+
+@tool(toolset="stock")
+def wave(length: complex) -> str:
+    """No JSON can express its parameter."""
+
+
+@tool(toolset="stock")
+def ghost(length: "Nothing") -> str:
+    """Its hint cannot be resolved."""
+'''
+
+
+def test_a_rejected_tool_is_listed_with_its_reason_file_and_line(toolcrib: Program):
+    """The author finds it where the other tools are: in the list, in explain and in lint."""
+    file = toolcrib.write("tools/stock.py", MIXED_FILE)
+
+    listed = {one["name"]: one for one in json.loads(toolcrib("tools", "list", "--json").stdout)}
+    explained = toolcrib("tools", "explain", "ghost")
+    linted = toolcrib("tools", "lint", str(file))
+
+    assert listed["pieces"]["available"]
+    assert not listed["wave"]["available"]
+    assert f"{file}:18" in listed["wave"]["reason"]
+    assert "complex" in listed["wave"]["reason"]
+    assert f"{file}:23" in explained.stdout
+    assert "'Nothing'" in explained.stdout
+    assert f"{file}:18: error:" in linted.stdout
+
+
+def test_a_file_that_fails_to_load_names_the_line(toolcrib: Program):
+    """The tools that its text declares are listed too."""
+    toolcrib.write("tools/stock.py", MIXED_FILE + "\n1 / 0\n")
+
+    explained = toolcrib("tools", "explain", "pieces")
+
+    assert "could not be loaded: line 27: ZeroDivisionError" in explained.stdout
+
+
+def test_explain_shows_types_in_full(toolcrib: Program):
+    """An optional list of texts is not "any value"."""
+    toolcrib.write("tools/stock.py", MIXED_FILE)
+
+    text = toolcrib("tools", "explain", "pieces").stdout
+
+    assert "names (array of string or null, default null)" in text
+    assert "size (integer or string, default 3)" in text
+
+
+def test_the_authors_traceback_is_one_flag_away(toolcrib: Program):
+    """Without the flag, a line on stderr says where it is; stdout is the result alone in both cases."""
+    toolcrib.write("tools/stock.py", MIXED_FILE)
+
+    plain, told = toolcrib("tools", "run", "pieces"), toolcrib("tools", "run", "pieces", "--traceback")
+
+    assert plain.stdout == told.stdout
+    assert json.loads(plain.stdout)["error"].endswith("LookupError: the shelf is empty")
+    assert str(toolcrib.home / "logs" / "toolcrib.log") in plain.stderr
+    assert "--traceback" in plain.stderr
+    assert 'raise LookupError("the shelf is empty")' in told.stderr
+
+
+def test_lint_without_a_file_checks_all_tool_files(toolcrib: Program):
+    """Both files are named; without any file there is a hint at how to make one."""
+    nothing = toolcrib("tools", "lint")
+    toolcrib.write("tools/stock.py", MIXED_FILE)
+    toolcrib.write("tools/tides.py", KEYED_TOOL)
+
+    outcome = toolcrib("tools", "lint")
+
+    assert (nothing.code, outcome.code) == (2, 1)
+    assert "toolcrib tools new" in nothing.stderr
+    assert "stock.py:18: error:" in outcome.stdout
+    assert "`toolcrib tools lint` again" in outcome.stderr

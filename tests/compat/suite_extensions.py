@@ -359,6 +359,25 @@ def test_built_in_tools_are_functions_too(tmp_path):
     (tmp_path / "a.txt").write_text("hello\n")
     assert "hello" in file_tools.read_file_tool(str(tmp_path / "a.txt"))
     assert registry.get_schema("read_file") == file_tools.READ_FILE_SCHEMA
+
+
+def test_the_tools_that_look_at_the_world_are_functions_too():
+    """Searching blocks; the functions that read pages and look at images are coroutines."""
+    from tools import vision_tools, web_tools
+
+    read = json.loads(asyncio.run(web_tools.web_extract_tool(["http://169.254.169.254/"])))
+    seen = json.loads(asyncio.run(vision_tools.vision_analyze_tool("data:,x", "What is it?")))
+
+    assert "never reached" in read["results"][0]["error"]
+    assert seen["success"] is False
+    assert "empty" in json.loads(web_tools.web_search_tool(" "))["error"]
+    assert web_tools.check_web_api_key() is True
+    assert isinstance(vision_tools.check_vision_requirements(), bool)
+    assert vision_tools.VISION_ANALYZE_SCHEMA["name"] == "vision_analyze"
+
+
+def test_names_that_a_module_of_built_in_tools_lacks_cannot_be_imported():
+    """As with any other module."""
     with pytest.raises(ImportError):
         from tools.file_tools import no_such_thing  # noqa: F401
 

@@ -277,7 +277,7 @@ fallback_model: {provider: glm, model: glm-5}
 compression: {enabled: false, threshold: 0.65, protect_last_n: 12, target_ratio: 0.2, summary_model: small}
 auxiliary:
   compression: {provider: auto, model: ""}
-  vision: {provider: openai, model: eyes}
+  vision: {provider: openai, model: eyes, download_timeout: 30}
 skills: {external_dirs: [~/skills, shared, /srv/skills, "${SKILLS_AT}/x", "$NOT_SET/x"], disabled: [old]}
 approvals: {mode: off, cron_mode: approve, timeout: 30, deny: ["git push *"], mcp_reload_confirm: true}
 """
@@ -318,13 +318,14 @@ def test_models_providers_fallbacks_compression_and_skills_get_our_names(hermes,
     compression = settings.compression
     assert (compression.enabled, compression.threshold_pct, compression.keep_messages) == (False, 65, 12)
     assert settings.auxiliary.model == "small"
+    assert (settings.auxiliary.vision.provider, settings.auxiliary.vision.model) == ("openai", "eyes")
     assert settings.skills.folders == ["~/skills", str(hermes / "shared"), "/srv/skills", "/opt/skills/x"]
     assert settings.skills.disabled == ["old"]
     assert (settings.approvals.mode, settings.approvals.policies.cron) == ("off", "allow")
     done = actions(plan)
     for name in (
         "custom_providers.odd", "custom_providers.4", "fallback_providers.4", "fallback_providers.5",
-        "custom_providers.Attic Server.rpm", "auxiliary.vision", "auxiliary.compression.provider",
+        "custom_providers.Attic Server.rpm", "auxiliary.vision.download_timeout", "auxiliary.compression.provider",
         "compression.target_ratio", "approvals.mcp_reload_confirm", "model.api_mode",
     ):  # fmt: skip
         assert done.get(f"config.yaml: {name}") == "not carried over", name

@@ -18,9 +18,9 @@ def test_one_worker_reads_many_pages() -> None:
     reader = PageReader(max_workers=1)
     try:
         assert reader.read(PAGE).title == "T"
-        (worker,) = reader._idle
+        (worker,) = reader._workers._idle
         assert reader.read(PAGE).title == "T"
-        assert reader._idle == [worker]
+        assert reader._workers._idle == [worker]
     finally:
         reader.close()
     assert worker._process.poll() is not None
@@ -59,7 +59,7 @@ def test_pages_can_be_read_from_several_threads() -> None:
         for thread in threads:
             thread.join(60)
         assert titles == ["T"] * 6
-        assert len(reader._idle) <= 2
+        assert len(reader._workers._idle) <= 2
     finally:
         reader.close()
 

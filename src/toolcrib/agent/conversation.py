@@ -11,7 +11,7 @@ import msgspec
 
 from toolcrib.approval.provenance import Provenance, ProvenanceStore
 from toolcrib.core.errors import SessionError
-from toolcrib.core.messages import Message, Text
+from toolcrib.core.messages import Message, Text, spoken_text
 from toolcrib.core.models import Usage
 from toolcrib.core.origins import OriginDeclaration
 from toolcrib.core.types import JsonObject, ToolResult
@@ -78,11 +78,19 @@ def restore_provenance(provenances: ProvenanceStore, store: SessionStore, sessio
             _restore_message(provenance, stored.message, calls)
 
 
+def hear_person(provenance: Provenance, text: str) -> None:
+    """Take note of a person's message: their own words, and what they attached as data from elsewhere."""
+    words = spoken_text(text)
+    provenance.add_person(words)
+    if len(words) < len(text):
+        provenance.add_untrusted(text[len(words) :], "an attachment")
+
+
 def _restore_message(provenance: Provenance, message: Message, calls: dict[str, JsonObject]) -> None:
     for call in message.tool_calls:
         calls[call.id] = _arguments(call.arguments)
     if message.role == "user" and message.origin == "person":
-        provenance.add_person(message.text)
+        hear_person(provenance, message.text)
     elif message.role == "user" and message.origin == "untrusted":
         provenance.add_untrusted(message.text, "a message")
     elif message.role == "tool" and message.status == "ok":
@@ -234,5 +242,5 @@ def message_groups(messages: Sequence[Message]) -> list[tuple[int, int]]:
 
 
 def _title(text: str) -> str:
-    line = " ".join(text.split())
+    line = " ".join(spoken_text(text).split())
     return line if len(line) <= TITLE_CHARS else line[: TITLE_CHARS - 1].rstrip() + "…"

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from toolcrib.agent.compress import cut_results, fit_messages
-from toolcrib.agent.conversation import Conversation, estimate_text_tokens
+from toolcrib.agent.conversation import Conversation, estimate_text_tokens, hear_person
 from toolcrib.agent.events import (
     AnyEvent,
     Compressed,
@@ -38,7 +38,7 @@ from toolcrib.approval.provenance import Provenance
 from toolcrib.core.approvals import PLAN_MODE, UNTRUSTED_VALUE, Mode
 from toolcrib.core.context import CancelToken
 from toolcrib.core.errors import ToolcribError
-from toolcrib.core.messages import Message, RequestedCall, user_message
+from toolcrib.core.messages import Message, RequestedCall, spoken_text, user_message
 from toolcrib.core.models import ModelError, ModelProfile, ModelRequest, ModelResponse, Provider, Usage
 from toolcrib.core.types import ToolResult
 from toolcrib.cron.delivery import Inbox
@@ -368,7 +368,11 @@ class AgentRun:
         # Compute them again: servers may have become ready or changed their tools.
         self._allowed = self._agent.tool_selection.allowed
         offered = self._agent.tool_selection.current(
-            self._agent.profile, self._agent.provider.dialect, self._question.text, self._called, mode=self._agent.mode
+            self._agent.profile,
+            self._agent.provider.dialect,
+            spoken_text(self._question.text),
+            self._called,
+            mode=self._agent.mode,
         )
         for tool in offered.set_aside:
             if tool.name not in self._announced:
@@ -410,7 +414,7 @@ class AgentRun:
         self.emit(RunStarted(session_id=session_id, model=self._agent.model, provider=provider))
         self._conversation.refresh()
         if self._question.origin == "person":
-            self._provenance.add_person(self._question.text)
+            hear_person(self._provenance, self._question.text)
         opening = self._hooks.opened(self._question, is_first=self._agent.is_first_run)
         self._agent.is_first_run = False
         try:

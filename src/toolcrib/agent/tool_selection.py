@@ -12,6 +12,8 @@ from toolcrib.core.models import Dialect, ModelProfile
 from toolcrib.core.types import SEARCH_TOOLS, JsonObject
 from toolcrib.definitions.dialects import SkippedTool, render
 from toolcrib.definitions.search import ToolIndex, estimate_tokens
+from toolcrib.providers.embedded.everyday_tools import EVERYDAY_TOOLS, in_small_words
+from toolcrib.providers.embedded.small_model import named_tools
 from toolcrib.runtime import Runtime
 
 SMALL_MODEL_SHARE = 0.6
@@ -21,8 +23,6 @@ CHANGING_TOOLS = frozenset(
     {"terminal", "process", "write_file", "patch", "execute_code", "memory", "cronjob", "skill_manage"}
 )
 """Built-in tools that are of no use where only reading is allowed."""
-EVERYDAY_TOOLS = ("terminal", "read_file", "search_files", "write_file", "web_search", "patch", "execute_code")
-"""The tools that a small model gets if the words of the question match too few tools."""
 
 
 class SelectedTools(msgspec.Struct, frozen=True):
@@ -106,7 +106,8 @@ class ToolSelection:
         if mode == "plan":
             definitions = [one for one in definitions if self._may_read(one["function"]["name"])]
         if few:
-            definitions = select_for_small_model(definitions, profile, question, called)
+            builtin = {one.name for one in self._runtime.registry.entries() if one.source.kind == "builtin"}
+            definitions = select_for_small_model(definitions, profile, question, called, builtin)
         offered = self._renderings.offered(definitions, dialect)
         if built.set_aside:
             left_out = (SkippedTool(name, reason) for name, reason in built.set_aside.items())
@@ -138,22 +139,29 @@ def default_toolsets(runtime: Runtime) -> list[str]:
 
 
 def select_for_small_model(
-    definitions: Sequence[JsonObject], profile: ModelProfile, question: str, called: Collection[str]
+    definitions: Sequence[JsonObject],
+    profile: ModelProfile,
+    question: str,
+    called: Collection[str],
+    builtin: Collection[str] = (),
 ) -> list[JsonObject]:
-    """The few tools that a small model can choose from: named in the question, used before, or similar in wording."""
+    """The few tools that a small model can choose from: named in the question, used before, or similar in wording.
+
+    Of the built-in tools, those for everyday work are always among them, and others only if they are named: a small
+    model takes `cronjob` for "run ls".
+    """
     by_name = {definition["function"]["name"]: definition for definition in definitions}
     limit = profile.max_tools if profile.max_tools is not None else len(by_name)
-    words = set(question.lower().replace("-", "_").split())
-    named = [name for name in by_name if name.lower() in words]
-    ranked = [hit.name for hit in ToolIndex(definitions).search(question, limit)]
-    wanted = [*named, *called, *ranked, *EVERYDAY_TOOLS]
+    named = [tool["function"]["name"] for tool in named_tools(question, definitions)]
+    ranked = [hit.name for hit in ToolIndex(definitions).search(question, limit) if hit.name not in builtin]
+    wanted = [*named, *called, *EVERYDAY_TOOLS, *ranked]
     budget = int((profile.max_prompt_tokens or profile.context_window) * SMALL_MODEL_SHARE)
     chosen: dict[str, JsonObject] = {}
     for name in dict.fromkeys(wanted):
         definition = by_name.get(name)
         if definition is None or name in SEARCH_TOOLS or len(chosen) >= limit:
             continue
-        cost = estimate_tokens([definition])
+        cost = estimate_tokens(in_small_words([definition]) or [definition])
         if cost > budget and chosen:
             continue
         chosen[name] = definition

@@ -9,13 +9,16 @@ from itertools import islice
 from msgspec.structs import replace
 
 from toolcrib.approval.shell.evaluate import Evaluator
+from toolcrib.approval.shell.file_view import FileView
 from toolcrib.approval.shell.findings import Assessment, Finding
 from toolcrib.approval.shell.model import NotUnderstood, VerdictName
 from toolcrib.approval.shell.parser import parse
 from toolcrib.approval.shell.rules import DANGERS
+from toolcrib.approval.shell.session import read_session
 from toolcrib.approval.shell.source_text import Continuations
 from toolcrib.approval.shell.state import ShellState
 from toolcrib.approval.shell.syntax import Script
+from toolcrib.core.types import ShellSession
 
 __all__ = [
     "DANGEROUS_PATTERNS",
@@ -62,12 +65,19 @@ def assess(
     home: str = "",
     backend: str = "local",
     own: tuple[str, ...] = (),
+    view: FileView | None = None,
+    session: ShellSession | None = None,
 ) -> Assessment:
-    """The same with the caller's own evaluator, for callers that need more than the verdict."""
+    """The same with the caller's own evaluator, for callers that need more than the verdict.
+
+    `view` shows the files of this machine, if the command would run here; `session` is what its shell knows.
+    """
     script = parse(command) if isinstance(command, str) else command
     source = script.source
     cwd = cwd.rstrip("/") or ("/" if cwd == "/" else "")
-    state = ShellState(home=home.rstrip("/") or UNKNOWN_HOME, cwd=cwd, own=own)
+    state = ShellState(home=home.rstrip("/") or UNKNOWN_HOME, cwd=cwd, own=own, view=view)
+    if session is not None:
+        _enter_session(evaluator, session, state)
     if state.cwd not in ("", "/", state.home):
         evaluator.log.workspace = state.cwd + "/"
     deceiving = deceiving_characters(source)
@@ -82,6 +92,14 @@ def assess(
     return Assessment(
         verdict=_verdict(findings), findings=tuple(findings), not_understood=tuple(evaluator.not_understood)
     )
+
+
+def _enter_session(evaluator: Evaluator, session: ShellSession, state: ShellState) -> None:
+    known = read_session(session)
+    known.enter(state)
+    evaluator.given = known.variables
+    if known.error:
+        evaluator.not_understood.append(known.error)
 
 
 def _evaluate(evaluator: Evaluator, script: Script, state: ShellState) -> None:

@@ -13,6 +13,7 @@ from toolcrib.approval.options import GateOptions
 from toolcrib.approval.paths import SensitivePaths
 from toolcrib.approval.policy import Policy, ProvenanceMode
 from toolcrib.approval.user_rules import parse_rule
+from toolcrib.core.types import ShellSession
 
 if TYPE_CHECKING:
     from toolcrib.approval.shell.syntax import Script
@@ -33,11 +34,19 @@ def build_gate(options: GateOptions) -> ApprovalGate:
     )
 
 
-def read_on_first_use(command: str | Script, *, cwd: str, home: str, own: tuple[str, ...] = ()) -> CommandReading:
+def read_on_first_use(
+    command: str | Script,
+    *,
+    cwd: str,
+    home: str,
+    own: tuple[str, ...] = (),
+    here: bool = False,
+    session: ShellSession | None = None,
+) -> CommandReading:
     """Read a command line; the first call loads the analyser."""
     from toolcrib.approval.command_reader import read_command  # noqa: PLC0415 - many sessions never run a command
 
-    return read_command(command, cwd=cwd, home=home, own=own)
+    return read_command(command, cwd=cwd, home=home, own=own, here=here, session=session)
 
 
 def build_policy(options: GateOptions) -> Policy:

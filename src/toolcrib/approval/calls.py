@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from toolcrib.approval.shell.findings import Assessment, Finding
+from toolcrib.core.types import ShellSession
 
 if TYPE_CHECKING:
     from toolcrib.approval.shell.model import ExpandedWord
@@ -88,6 +89,18 @@ def key_of(finding: Finding) -> FindingKey:
 class ReadCommand(Protocol):
     """Reads a command line, parsed or not, without running it."""
 
-    def __call__(self, command: str | Script, *, cwd: str, home: str, own: tuple[str, ...] = ()) -> CommandReading:
-        """`own` are toolcrib's own files and folders if its home is not `~/.toolcrib`."""
+    def __call__(
+        self,
+        command: str | Script,
+        *,
+        cwd: str,
+        home: str,
+        own: tuple[str, ...] = (),
+        here: bool = False,
+        session: ShellSession | None = None,
+    ) -> CommandReading:
+        """`own` are toolcrib's own files and folders if its home is not `~/.toolcrib`.
+
+        With `here` the command would run on this machine, so links and wildcards are looked up in its files.
+        """
         ...

@@ -17,6 +17,7 @@ from toolcrib.approval.calls import (
 )
 from toolcrib.approval.shell.evaluate import Evaluator
 from toolcrib.approval.shell.expansion import Expander
+from toolcrib.approval.shell.file_view import FileView
 from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, Severity, StreamData
 from toolcrib.approval.shell.parser import parse
 from toolcrib.approval.shell.paths import resolve
@@ -24,17 +25,27 @@ from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import CommandLocation
 from toolcrib.approval.shell.state import ShellState
 from toolcrib.approval.shell.syntax import LoopCommand, Redirection, Script, Word
+from toolcrib.core.types import ShellSession
 
 MAX_CALLS = 2_000
 MAX_TRACE_STEPS = 64
 """Each step holds a copy of the shell's state; whoever needs to know more evaluates a longer command line again."""
 
 
-def read_command(command: str | Script, *, cwd: str = "", home: str = "", own: tuple[str, ...] = ()) -> CommandReading:
+def read_command(
+    command: str | Script,
+    *,
+    cwd: str = "",
+    home: str = "",
+    own: tuple[str, ...] = (),
+    here: bool = False,
+    session: ShellSession | None = None,
+) -> CommandReading:
     """Read a command line without running it."""
     evaluator = RecordingEvaluator()
     script = parse(command) if isinstance(command, str) else command
-    assessment = assess(evaluator, script, cwd=cwd, home=home, own=own)
+    view = FileView() if here else None
+    assessment = assess(evaluator, script, cwd=cwd, home=home, own=own, view=view, session=session)
     hides = any(finding.rule in ("unknown_code", "unknown_command") for finding in assessment.findings)
     return CommandReading(
         assessment=assessment,

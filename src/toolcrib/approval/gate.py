@@ -25,7 +25,7 @@ from toolcrib.core.context import CallMemo, ToolContext
 from toolcrib.core.errors import ConfigError
 from toolcrib.core.origins import ValueFinding
 from toolcrib.core.ports import Approver, FireHook
-from toolcrib.core.types import Effect, JsonObject, Preview, ToolEntry, Verdict
+from toolcrib.core.types import Effect, JsonObject, Preview, ShellSession, ToolEntry, Verdict
 
 if TYPE_CHECKING:
     from toolcrib.approval.shell.syntax import Script
@@ -310,8 +310,16 @@ def _hook_choice(answer: ApprovalAnswer) -> str:
 def _remembered(read: ReadCommand, memo: CallMemo) -> ReadCommand:
     """Reads commands, and leaves what was read to whoever runs the call."""
 
-    def read_and_keep(command: str | Script, *, cwd: str, home: str, own: tuple[str, ...] = ()) -> CommandReading:
-        reading = read(command, cwd=cwd, home=home, own=own)
+    def read_and_keep(
+        command: str | Script,
+        *,
+        cwd: str,
+        home: str,
+        own: tuple[str, ...] = (),
+        here: bool = False,
+        session: ShellSession | None = None,
+    ) -> CommandReading:
+        reading = read(command, cwd=cwd, home=home, own=own, here=here, session=session)
         memo.readings[command if isinstance(command, str) else command.source] = reading
         return reading
 

@@ -330,7 +330,7 @@ def _without_allowed_tool(policy: Policy, action: Action, risks: _Risks, folders
 def _examine_command(policy: Policy, effect: Effect, risks: _Risks, folders: PathScope, read: ReadCommand) -> None:
     command, stays_inside = effect.target, _stays_inside(policy, effect)
     own = () if effect.backend else policy.sensitive.protected_paths(folders)
-    reading = read(command, cwd=folders.cwd, home=policy.home, own=own)
+    reading = read(command, cwd=folders.cwd, home=policy.home, own=own, here=not effect.backend, session=effect.session)
     findings, scopes = reading.assessment.findings, DangerScopes(reading, command, folders)
     for finding in findings:
         if finding.severity == "block":

@@ -36,6 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "skills": ("skills:group", "List, read and check skills."),
     "cron": ("cron:group", "Schedule jobs for the agent."),
     "mcp": ("mcp:group", "Connect MCP servers, and serve toolcrib's tools over MCP."),
+    "serve": ("serve:serve", "Serve the agent over HTTP."),
     "setup": ("setup:setup", "Set up the model, keys, tools and approvals, step by step."),
     "doctor": ("doctor:doctor", "Check the whole installation and show what to fix first."),
     "import": ("import_:group", "Import config and data from another program."),
@@ -48,7 +49,8 @@ def make_root() -> CommandGroup:
     text = (
         "The tools runtime for LLM agents.\n\n\b\n"
         "  toolcrib                                start a chat\n"
-        """  toolcrib chat -q "What is in this folder?"\n"""
+        """  toolcrib "What is in this folder?"      ask something\n"""
+        """  git diff | toolcrib chat -q "Review it" answer once and exit\n"""
         "  toolcrib tools list                     list the tools\n"
         "  toolcrib tools new hello                write your own tool\n"
         """  toolcrib tools run hello '{"text": "hi"}'\n"""
@@ -69,6 +71,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         # Bare `toolcrib` starts a chat for a person; a script that forgot its command gets the help.
         arguments = sys.argv[1:] or (["chat"] if is_interactive() else [])
+    arguments = _with_command(arguments)
     try:
         prepare_streams()
         code = make_root().main(args=list(arguments), prog_name=PROGRAM, standalone_mode=False)
@@ -90,6 +93,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _system_failed(error)
     return code if isinstance(code, int) else 0
+
+
+def _with_command(arguments: Sequence[str]) -> Sequence[str]:
+    """`toolcrib "What is here?"` asks the agent: several words are a question, a single one may be a typing error."""
+    is_question = bool(arguments) and len(arguments[0].split()) > 1 and not arguments[0].startswith("-")
+    return ["chat", *arguments] if is_question else arguments
 
 
 def _system_failed(error: OSError) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 from click.shell_completion import CompletionItem
@@ -34,9 +34,10 @@ class NoSuchCommand(click.UsageError):
 class CommandGroup(click.Group):
     """A group in the order of its declarations, with commands of its own module (`@group.command`) and lazy ones."""
 
-    def __init__(self, name: str, help_text: str | None = None) -> None:
+    def __init__(self, name: str, help_text: str | None = None, **options: Any) -> None:
+        """`options` are those of `click.Group`, for a group that is a command itself."""
         self._lazy: dict[str, LazyCommand] = {}
-        super().__init__(name=name, help=help_text, no_args_is_help=True)
+        super().__init__(**{"name": name, "help": help_text, "no_args_is_help": True, **options})
 
     def lazy(self, name: str, target: str, summary: str) -> None:
         """Add a command whose module is imported when the command runs."""

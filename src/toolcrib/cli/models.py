@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import time
 import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
 
 import click
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from toolcrib.cli.commands.completion import matching_names
+from toolcrib.cli.model_choice import ModelOption, model_choices
 from toolcrib.config.env_vars import OPTIONAL_ENV_VARS
 from toolcrib.config.environment import environment
+from toolcrib.config.files import replace_file, writing
 from toolcrib.config.load import load_settings
 from toolcrib.config.settings import Settings
+from toolcrib.core.errors import ConfigError
 from toolcrib.core.models import ModelError
 from toolcrib.providers.choose import ConfiguredModels, ModelChoice
 from toolcrib.providers.create import create_provider
@@ -33,6 +40,8 @@ HIDDEN = frozenset({"scripted"})
 """For tests: hidden from people who look for a model, unless their config names it."""
 LIST_SECONDS = 10.0
 PROBE_SECONDS = 0.3
+PICKER_SECONDS = 3.0
+KEPT_SECONDS = 3600.0
 MAX_LIST_BYTES = 20_000_000
 ANTHROPIC_VERSION = "2023-06-01"
 
@@ -174,6 +183,63 @@ def server_models(preset: Preset, base_url: str, key: str, *, seconds: float = L
             f"the server at {base_url} does not list models; set the address of {preset.title} with `toolcrib setup`",
             kind="server",
         ) from error
+
+
+def listed_models(settings: Settings, *, seconds: float = PICKER_SECONDS) -> list[ModelOption]:
+    """All models that can be used now: those of the config, and what each provider with a key or server here lists.
+
+    Providers are asked at the same time and briefly; their answers are kept for an hour, and used when one fails.
+    """
+    file = settings.home.model_lists_file
+    kept = _kept_lists(file)
+    ready = [state for state in provider_states(settings, probe=True) if _can_list(state)]
+    now = time.time()
+    stale = [one for one in ready if now - kept.get(one.preset.name, _KeptList()).at > KEPT_SECONDS]
+    places = ConfiguredModels(settings)
+
+    def ask(state: ProviderState) -> list[str] | None:
+        try:
+            return server_models(state.preset, state.base_url, places.key(state.preset)[1], seconds=seconds)
+        except ModelError:
+            return None
+
+    if stale:
+        with ThreadPoolExecutor(len(stale)) as pool:
+            answers = list(pool.map(ask, stale))
+        kept |= {
+            one.preset.name: _KeptList(now, tuple(names))
+            for one, names in zip(stale, answers, strict=True)
+            if names is not None
+        }
+        with contextlib.suppress(OSError, ConfigError), writing(file) as target:
+            replace_file(target, msgspec.json.encode(kept))
+    listed = [
+        ModelOption(provider=one.preset.name, model=name, about=one.preset.title)
+        for one in ready
+        for name in kept.get(one.preset.name, _KeptList()).names
+    ]
+    options = [one for one in model_choices(settings) if one.model]
+    return list({one.name: one for one in (*listed, *options)}.values())
+
+
+class _KeptList(Struct, frozen=True):
+    """What a provider listed, and when."""
+
+    at: float = 0.0
+    names: tuple[str, ...] = ()
+
+
+def _kept_lists(file: Path) -> dict[str, _KeptList]:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, _KeptList])
+    except (OSError, msgspec.MsgspecError, ValueError):
+        return {}
+
+
+def _can_list(state: ProviderState) -> bool:
+    if state.preset.protocol in ("embedded", "scripted") or not state.base_url.startswith(("http://", "https://")):
+        return False
+    return bool(state.answers) if state.is_local else state.has_key or not state.preset.needs_key
 
 
 def probe_servers(places: Sequence[tuple[Preset, str]]) -> list[bool]:

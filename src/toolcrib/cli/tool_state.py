@@ -17,7 +17,7 @@ from toolcrib.dispatch.arguments import ArgumentChecker
 from toolcrib.registry.availability import AVAILABLE, Availability, with_remedy
 from toolcrib.registry.discovery import LoadedFile
 from toolcrib.registry.lint_code import read_source
-from toolcrib.registry.registry import ToolRegistry
+from toolcrib.registry.registry import RejectedRegistration, ToolRegistry
 from toolcrib.runtime import Runtime
 
 
@@ -73,10 +73,9 @@ def tool_states(registry: ToolRegistry, entries: Iterable[ToolEntry]) -> list[To
 def missing_tool(runtime: Runtime, name: str) -> ToolState | None:
     """Why a tool that is not registered is missing; None for a name that nothing mentions."""
     for loaded in _failed_files(runtime, name):
-        reason = f"its file {str(loaded.path)!r} could not be loaded: {loaded.problem}"
-        return ToolState(name, None, Availability(False, reason, f"run {lint_command(loaded.path)}"))
-    for sentence in _rejections(runtime, name):
-        return ToolState(name, None, Availability(False, sentence, "run `toolcrib doctor` to see all rejected tools"))
+        return ToolState(name, None, _not_loaded(loaded))
+    for one in _rejected(runtime, name):
+        return rejected_state(one)
     if name in runtime.toolsets.resolve("all"):
         reason = "toolsets list it, but no tool file, plugin or MCP server provides it"
         remedy = f"enable a plugin that provides it (`toolcrib plugins list`), or write it: `toolcrib tools new {name}`"
@@ -87,17 +86,44 @@ def missing_tool(runtime: Runtime, name: str) -> ToolState | None:
 def unused_declarations(runtime: Runtime, name: str) -> list[str]:
     """Why files that declare a tool, too, do not provide it, as sentences."""
     failed = [f"{str(loaded.path)!r} is not used: {loaded.problem}" for loaded in _failed_files(runtime, name)]
-    return failed + _rejections(runtime, name)
+    return failed + [rejection_text(one) for one in _rejected(runtime, name)]
 
 
 def _failed_files(runtime: Runtime, name: str) -> list[LoadedFile]:
-    of_plugins = [file for plugin in runtime.loaded_plugins for file in plugin.files]
-    loaded = [*runtime.loaded_files, *of_plugins]
-    return [file for file in loaded if file.problem and name in declared_names(file)]
+    return [file for file in _all_files(runtime) if file.problem and name in declared_names(file)]
 
 
-def _rejections(runtime: Runtime, name: str) -> list[str]:
-    return [sentence for sentence in dict.fromkeys(runtime.registry.rejections) if f"tool {name!r}" in sentence]
+def _all_files(runtime: Runtime) -> list[LoadedFile]:
+    return [*runtime.loaded_files, *(file for plugin in runtime.loaded_plugins for file in plugin.files)]
+
+
+def _not_loaded(file: LoadedFile) -> Availability:
+    reason = f"its file {str(file.path)!r} could not be loaded: {file.problem}"
+    return Availability(False, reason, f"run {lint_command(file.path)}")
+
+
+def _rejected(runtime: Runtime, name: str) -> list[RejectedRegistration]:
+    return [one for one in dict.fromkeys(runtime.registry.rejected) if one.name == name]
+
+
+def rejection_text(one: RejectedRegistration) -> str:
+    """The reason, after the file and the line unless it names the file itself."""
+    return f"{one.place}: {one.reason}" if one.place and one.path not in one.reason else one.reason
+
+
+def rejected_state(one: RejectedRegistration) -> ToolState:
+    """A tool whose file was loaded but which was not accepted."""
+    fix = f"run {lint_command(Path(one.path))}" if one.path else "run `toolcrib doctor` to see all rejected tools"
+    return ToolState(one.name, None, Availability(False, f"rejected: {rejection_text(one)}", fix))
+
+
+def refused_states(runtime: Runtime) -> list[ToolState]:
+    """The tools that files declare but that nothing provides, because the file or the tool was refused."""
+    broken = [file for file in _all_files(runtime) if file.problem]
+    found = [ToolState(name, None, _not_loaded(file)) for file in broken for name in sorted(declared_names(file))]
+    found += [rejected_state(one) for one in runtime.registry.rejected]
+    provided = {entry.name for entry in runtime.registry.entries()}
+    return [one for one in {state.name: state for state in reversed(found)}.values() if one.name not in provided]
 
 
 def lint_command(path: Path) -> str:

@@ -8,6 +8,7 @@ running agent; as functions they take that state as an argument, as in the refer
 # ruff: noqa: ARG001
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,6 +29,8 @@ __all__ = [
     "check_session_search_requirements",
     "check_skills_requirements",
     "check_todo_requirements",
+    "check_vision_requirements",
+    "check_web_api_key",
     "clarify_tool",
     "cronjob",
     "delegate_task",
@@ -42,6 +45,10 @@ __all__ = [
     "skill_view",
     "skills_list",
     "todo_tool",
+    "video_analyze_tool",
+    "vision_analyze_tool",
+    "web_extract_tool",
+    "web_search_tool",
     "write_file_tool",
 ]
 
@@ -60,6 +67,10 @@ _SCHEMAS = {
     "SKILL_MANAGE_SCHEMA": "skill_manage",
     "SKILL_VIEW_SCHEMA": "skill_view",
     "TODO_SCHEMA": "todo",
+    "VIDEO_ANALYZE_SCHEMA": "video_analyze",
+    "VISION_ANALYZE_SCHEMA": "vision_analyze",
+    "WEB_EXTRACT_SCHEMA": "web_extract",
+    "WEB_SEARCH_SCHEMA": "web_search",
     "WRITE_FILE_SCHEMA": "write_file",
 }
 
@@ -213,6 +224,22 @@ def delegate_task(
     return _call("delegate_task", {"goal": goal, "context": context, "tasks": tasks, "role": role})
 
 
+def web_search_tool(query: str, limit: int = 5) -> str:
+    return _call("web_search", {"query": query, "limit": limit})
+
+
+async def web_extract_tool(urls: list[str], format: str | None = None, char_limit: int | None = None) -> str:
+    return await _acall("web_extract", {"urls": urls, "char_limit": char_limit})
+
+
+async def vision_analyze_tool(image_url: str, user_prompt: str, model: str | None = None) -> str:
+    return await _acall("vision_analyze", {"image_url": image_url, "question": user_prompt})
+
+
+async def video_analyze_tool(video_url: str, user_prompt: str, model: str | None = None) -> str:
+    return await _acall("video_analyze", {"video_url": video_url, "question": user_prompt})
+
+
 def _always() -> bool:
     """Whether the tool can be used: always, because toolcrib brings all that it needs."""
     return True
@@ -230,6 +257,14 @@ def check_sandbox_requirements() -> bool:
     return _is_available("execute_code")
 
 
+def check_vision_requirements() -> bool:
+    return _is_available("vision_analyze")
+
+
+def check_web_api_key() -> bool:
+    return _is_available("web_search")
+
+
 def _is_available(name: str) -> bool:
     found = default_runtime().registry
     entry = found.get_entry(name)
@@ -240,6 +275,11 @@ def _call(name: str, args: JsonObject, task_id: str | None = None, session_id: s
     given = {key: value for key, value in args.items() if value is not None}
     result = handle_function_call(name, given, task_id, session_id=session_id)
     return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+
+
+async def _acall(name: str, args: JsonObject) -> str:
+    # The reference's functions are coroutines, so their callers have a loop that must not be blocked.
+    return await asyncio.to_thread(_call, name, args)
 
 
 def __getattr__(name: str) -> JsonObject:

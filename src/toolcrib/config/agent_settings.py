@@ -13,7 +13,9 @@ from toolcrib.config.section import (
     PositiveFloat,
     PositiveInt,
     Section,
+    shorthand,
 )
+from toolcrib.config.vision_settings import VisionModelSettings
 from toolcrib.core.approvals import DEFAULT_MODE, Mode
 
 
@@ -64,6 +66,8 @@ class AuxiliarySettings(Section, frozen=True, kw_only=True):
     """Its provider."""
     base_url: str = ""
     """The address of its server, if it is not the provider's own."""
+    vision: Annotated[VisionModelSettings, shorthand("model")] = field(default_factory=VisionModelSettings)
+    """The model that looks at images and videos; a name alone sets `model`."""
 
 
 class ProviderEntry(Section, frozen=True, kw_only=True):
@@ -100,7 +104,7 @@ class AgentSettings(Section, frozen=True, kw_only=True):
 
 
 class ChatSettings(Section, frozen=True, kw_only=True):
-    """What `toolcrib chat` shows."""
+    """What `toolcrib chat` shows, and the keys of its input line."""
 
     output_lines: NonNegativeInt = 8
     """How many of the last lines of a command's output to show below it; 0 shows none."""
@@ -111,6 +115,8 @@ class ChatSettings(Section, frozen=True, kw_only=True):
     `auto` notifies where the terminal is known to support it, and rings the bell elsewhere."""
     notify_after: PositiveFloat = 5
     """How many seconds the chat waits for you before it calls."""
+    keys: Literal["emacs", "vi"] = "emacs"
+    """The keys of the input line; in vi mode, Escape leads to normal mode."""
 
 
 class CompressionSettings(Section, frozen=True, kw_only=True):

@@ -132,6 +132,7 @@ class _Translator:
         self._fallbacks()
         self._compression()
         self._auxiliary()
+        self._vision()
         self._skills()
         self._approvals()
         self._plugins()
@@ -356,13 +357,31 @@ class _Translator:
             self._out.move(model.written, ("auxiliary", "provider"), main.value)
 
     def _auxiliary_value(self, written: KeyPath, key: str, value: Any) -> None:
+        what = "for all small jobs, not only summaries"
+        self._model_value(
+            written, ("auxiliary", key), value, "it means the main model, which toolcrib uses anyway", what
+        )
+
+    def _vision(self) -> None:
+        """The model that looks at images; what else there is about it stays behind."""
+        tasks = self._section("auxiliary")
+        vision = tasks.get("vision")
+        if not isinstance(vision, dict):
+            return
+        for key in ("model", "provider", "base_url"):
+            if key in vision:
+                written = ("auxiliary", "vision", key)
+                self._model_value(written, written, vision.pop(key), "toolcrib chooses a model that sees by itself")
+        if not vision:
+            del tasks["vision"]
+
+    def _model_value(self, written: KeyPath, path: KeyPath, value: Any, automatic: str, remark: str = "") -> None:
         if isinstance(value, str) and value.strip().lower() in AUTOMATIC:
-            self._out.drop(written, "it means the main model, which toolcrib uses anyway")
-        elif key == "provider" and not self._our_provider(value):
+            self._out.drop(written, automatic)
+        elif path[-1] == "provider" and not self._our_provider(value):
             self._out.drop(written, f"toolcrib has no provider {value!r}; see `toolcrib model list`")
         else:
-            value = self._our_provider(value) if key == "provider" else value
-            self._out.move(written, ("auxiliary", key), value, "for all small jobs, not only summaries")
+            self._out.move(written, path, self._our_provider(value) if path[-1] == "provider" else value, remark)
 
     def _skills(self) -> None:
         section = self._section("skills")

@@ -46,6 +46,11 @@ class Home(Struct, frozen=True, eq=False):
         return self.root / "skills"
 
     @property
+    def commands_dir(self) -> Path:
+        """The user's own slash commands for the chat, as Markdown files."""
+        return self.root / "commands"
+
+    @property
     def memories_dir(self) -> Path:
         return self.root / "memories"
 
@@ -93,6 +98,11 @@ class Home(Struct, frozen=True, eq=False):
         return self.root / "approvals.jsonl"
 
     @property
+    def serve_dir(self) -> Path:
+        """The tokens of the server, and its runs."""
+        return self.root / "serve"
+
+    @property
     def processes_dir(self) -> Path:
         return self.root / "processes"
 
@@ -109,6 +119,11 @@ class Home(Struct, frozen=True, eq=False):
     def web_dir(self) -> Path:
         """The full texts and images of fetched web pages."""
         return self.root / "cache" / "web"
+
+    @property
+    def model_lists_file(self) -> Path:
+        """The models that providers listed recently."""
+        return self.root / "cache" / "models.json"
 
     @property
     def scan_cache_file(self) -> Path:

@@ -32,7 +32,9 @@ from toolcrib.config.section import (
     item_text,
     shorthand,
 )
+from toolcrib.config.serve_settings import ServeSettings
 from toolcrib.config.terminal_settings import TerminalSettings
+from toolcrib.config.vision_settings import VisionSettings
 from toolcrib.config.web_settings import WebSettings, WebsiteList
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -301,6 +303,10 @@ class Settings(Section, frozen=True, kw_only=True):
     """What to hide from the model and from logs, and which websites the tools may reach."""
     web: WebSettings = field(default_factory=WebSettings)
     """How `web_search` and `web_extract` work."""
+    serve: ServeSettings = field(default_factory=ServeSettings)
+    """How `toolcrib serve` works."""
+    vision: VisionSettings = field(default_factory=VisionSettings)
+    """How `vision_analyze` and `video_analyze` work."""
     logging: LoggingSettings = field(default_factory=LoggingSettings)
     """What goes into the log file."""
     yolo: Annotated[bool, NOT_IN_FILE] = False

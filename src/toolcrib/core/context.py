@@ -220,6 +220,10 @@ class FilesPort(Protocol):
 
     def search_effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]: ...
 
+    async def read_bytes(self, path: str, ctx: ToolContext, max_bytes: int) -> bytes:
+        """All of a file that another tool reads, under the same rules as `read`; raises ToolcribError."""
+        ...
+
     async def document_text(self, kind: str, data: bytes) -> tuple[str, str]:
         """The text of a document (pdf, docx, xlsx, pptx, ipynb) and a remark; raises ToolcribError."""
         ...
@@ -235,6 +239,31 @@ class WebPort(Protocol):
     async def extract(self, args: JsonObject, ctx: ToolContext) -> str: ...
 
     def extract_effects(self, args: JsonObject) -> tuple[Effect, ...]: ...
+
+    async def fetch(self, url: str, max_bytes: int) -> bytes:
+        """What is at an address that a model named, by the guarded client; raises ToolcribError."""
+        ...
+
+
+class VisionPort(Protocol):
+    """Looks at images and videos."""
+
+    async def analyze(
+        self, images: Sequence[bytes], question: str, ctx: ToolContext, *, facts: JsonObject | None = None
+    ) -> str | JsonObject:
+        """The result of a tool that looks at images: a model's answer, or the images for a model that sees.
+
+        `facts` are further keys of the result. A failure is an error result.
+        """
+        ...
+
+    async def analyze_image(self, args: JsonObject, ctx: ToolContext) -> str | JsonObject: ...
+
+    def image_effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]: ...
+
+    async def analyze_video(self, args: JsonObject, ctx: ToolContext) -> str | JsonObject: ...
+
+    def video_effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]: ...
 
 
 class CodeExecutionPort(Protocol):
@@ -346,6 +375,9 @@ class Services(Protocol):
 
     @property
     def web(self) -> WebPort: ...
+
+    @property
+    def vision(self) -> VisionPort: ...
 
     @property
     def plugins(self) -> Sequence[Any]:

@@ -13,7 +13,7 @@ from typing import Literal, NewType, Protocol
 
 from msgspec import Struct
 
-from toolcrib.core.types import Effect, EffectKind
+from toolcrib.core.types import Effect, EffectKind, ShellSession
 
 BackendPath = NewType("BackendPath", str)
 """A path inside an environment. A path on this machine is a `pathlib.Path`; the types keep them apart."""
@@ -233,6 +233,10 @@ class Environment(Protocol):
         """The start folder of the next command."""
         ...
 
+    async def session(self) -> ShellSession | None:
+        """What the session's shell knows from earlier commands; None if the environment does not tell."""
+        ...
+
     async def open(self) -> None: ...
 
     async def close(self) -> None:
@@ -366,10 +370,13 @@ class ExecutionTarget(Struct, frozen=True, kw_only=True):
     """Whether its effects stay inside, except over the network."""
     is_here: bool
     """Whether its paths are paths on this machine."""
+    session: ShellSession | None = None
+    """What its shell knows from earlier commands; None if nothing has changed."""
 
     def effect(self, kind: EffectKind, target: str, folder: str = "") -> Effect:
         """An effect in this environment."""
         folder = folder or self.folder
+        session = self.session if kind == "exec" else None
         if self.is_here:
-            return Effect(kind, target, folder, isolated=self.isolated and kind != "exec")
-        return Effect(kind, target, folder, self.spec.backend, self.isolated, self.spec.cwd)
+            return Effect(kind, target, folder, isolated=self.isolated and kind != "exec", session=session)
+        return Effect(kind, target, folder, self.spec.backend, self.isolated, self.spec.cwd, session=session)

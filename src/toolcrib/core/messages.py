@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any, Literal
 
@@ -34,7 +35,14 @@ class Audio(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
     data: str = ""
 
 
-Part = Text | Image | Audio
+class Video(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="video", tag_field="type"):
+    """A video: base64 data with its media type. Only for requests to a model that is known to take it."""
+
+    media_type: str = ""
+    data: str = ""
+
+
+Part = Text | Image | Audio | Video
 
 
 class RequestedCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +97,22 @@ def user_message(text: str, images: Iterable[Image] = ()) -> Message:
     """A user message, with any images."""
     shown = tuple(images)
     return Message(role="user", content=(Text(text), *shown) if shown else text)
+
+
+_ATTACHED = re.compile(r'\n\n<attached name="[^"\n]*">\n')
+_ATTACHMENT_MARK = re.compile(r"<(?=/?attached\b)", re.IGNORECASE)
+
+
+def attachment(name: str, text: str) -> str:
+    """A text that goes along with a message, between marks that it cannot close itself."""
+    shown = " ".join(name.replace('"', "'").split())
+    return f'\n\n<attached name="{shown}">\n{_ATTACHMENT_MARK.sub("&lt;", text.rstrip())}\n</attached>'
+
+
+def spoken_text(text: str) -> str:
+    """A message without what was attached to it: the words that a person typed."""
+    found = _ATTACHED.search(text)
+    return text[: found.start()] if found else text
 
 
 def tool_message(result: ToolResult) -> Message:

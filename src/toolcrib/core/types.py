@@ -25,6 +25,14 @@ EffectKind = Literal[
 `changed`: the tool itself changed since it was approved; the target says how."""
 
 
+class ShellSession(msgspec.Struct, frozen=True):
+    """The shell text that restores a session: its folder, exported variables, functions and aliases."""
+
+    first: str
+    """As it was when the session began."""
+    now: str
+
+
 class Effect(msgspec.Struct, frozen=True):
     """One thing a call does outside itself.
 
@@ -50,6 +58,8 @@ class Effect(msgspec.Struct, frozen=True):
     """For remote: what happens to the record (`create`, `update`, `delete` …). `read` needs no approval."""
     delicate: Mapping[str, DelicateRole] | None = None
     """The arguments that decide what the effect reaches: JSON pointers and their roles; None if it names none."""
+    session: ShellSession | None = None
+    """For exec: what the shell that runs the command knows from earlier ones."""
 
 
 EffectsFn = Callable[[JsonObject, Any], tuple[Effect, ...]]

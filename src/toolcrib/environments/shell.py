@@ -26,6 +26,7 @@ from toolcrib.core.environments import (
     OrphanedProcess,
 )
 from toolcrib.core.errors import EnvironmentFailed, UsageError
+from toolcrib.core.types import ShellSession
 from toolcrib.environments.background import (
     BackendInput,
     BackendLogWatcher,
@@ -143,6 +144,9 @@ class ShellEnvironment:
         self._drafts: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_open = False
+        self._first_state = ""
+        self._session: ShellSession | None = None
+        self._is_session_stale = False
 
     def _make_parts(self) -> EnvironmentParts:
         return EnvironmentParts(
@@ -200,8 +204,19 @@ class ShellEnvironment:
         answer = await run_program(self.engine, argv, timeout_seconds=OPEN_SECONDS)
         if answer[0] != "ready":
             raise EnvironmentFailed(f"the {self.kind} environment cannot be used: {answer[1]}")
-        _, cwd, self._home = answer
+        _, cwd, self._home, self._first_state = answer
         self._cwd = BackendPath(cwd)
+
+    async def session(self) -> ShellSession | None:
+        if self._is_session_stale:
+            self._is_session_stale = False
+            try:
+                state = await self.parts.files.read_file(BackendPath(f"{self.folder}/state"))
+            except (OSError, EnvironmentFailed):
+                # The next command's shell has the same difficulty.
+                return self._session
+            self._session = ShellSession(self._first_state, state.decode(errors="replace"))
+        return self._session
 
     async def close(self) -> None:
         if not self._is_open:
@@ -466,6 +481,7 @@ class ShellEnvironment:
     def _on_change(self, cwd: BackendPath | None) -> None:
         if cwd is not None:
             self._cwd = cwd
+        self._is_session_stale = True
         # Shells started ahead have loaded the previous state of the session.
         self._shells.invalidate()
 

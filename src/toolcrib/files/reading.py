@@ -21,7 +21,7 @@ from pathlib import Path
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import ToolContext
 from toolcrib.core.environments import BackendPath, Environment, EnvironmentSpec, ExecutionTarget, FileSlice, FileStatus
-from toolcrib.core.errors import ToolcribError
+from toolcrib.core.errors import PathChanged, ToolcribError, UsageError
 from toolcrib.core.types import Effect, JsonObject
 from toolcrib.files import file_types
 from toolcrib.files.file_types import DocumentKind
@@ -237,6 +237,32 @@ class FileReader:
         except ToolcribError as error:
             return tool_error(error)
         return answer
+
+    async def read_bytes(self, path: str, ctx: ToolContext, max_bytes: int) -> bytes:
+        """All of a file; raises UsageError for an unreadable one, and PathChanged for one that was not approved."""
+        where: ExecutionTarget = ctx.services.terminal.execution_target(ctx)
+        (effect,) = self.effects({"path": path}, ctx)
+        if ctx.effects is not None and effect not in ctx.effects:
+            raise PathChanged(f"{path!r} leads to another file than a moment ago; try again")
+
+        async def read_at(found: BackendPath, environment: Environment) -> bytes:
+            if why := why_never_read(found, self._home, is_here=where.is_here):
+                raise UsageError(f"{path!r} is not read: {why}")
+            try:
+                part = await environment.read_lines(found, first=1, count=64, max_bytes=max_bytes, plain=True)
+                data = await _everything(found, environment, part, max_bytes)
+            except FileNotFoundError:
+                message, near = await no_such_file(found, environment)
+                raise UsageError(f"{message}; did you mean {near[0]!r}?" if near else message) from None
+            except OSError as error:
+                raise UsageError(f"{path!r} cannot be read: {in_words(error, found)}") from error
+            if data is None:
+                raise UsageError(f"{path!r} has {part.status.size} bytes; at most {max_bytes} can be read")
+            return data
+
+        return await ctx.services.terminal.work_in(
+            where.spec, lambda environment: at_target(effect, environment, lambda found: read_at(found, environment))
+        )
 
     async def _read(
         self, request: ReadRequest, path: BackendPath, environment: Environment, is_here: bool

@@ -32,6 +32,10 @@ class FileService:
     def read_effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
         return self._reader.effects(args, ctx)
 
+    async def read_bytes(self, path: str, ctx: ToolContext, max_bytes: int) -> bytes:
+        """All of a file that another tool reads, under the same rules as `read`; raises ToolcribError."""
+        return await self._reader.read_bytes(path, ctx, max_bytes)
+
     async def document_text(self, kind: str, data: bytes) -> tuple[str, str]:
         """The text of a document that another tool fetched, and a remark; raises DocumentFailed."""
         found = await asyncio.to_thread(take_text, cast(DocumentKind, kind), data)

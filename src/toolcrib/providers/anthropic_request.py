@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from toolcrib.core.messages import Audio, Image, Message, Part, RequestedCall, Text
+from toolcrib.core.messages import Audio, Image, Message, Part, RequestedCall, Text, Video
 from toolcrib.core.models import ModelProfile, ModelRequest
 from toolcrib.core.types import JsonObject
 
@@ -387,6 +387,8 @@ def _part(part: Part, sees_images: bool) -> JsonObject:
     if isinstance(part, Audio):
         # The API accepts no audio.
         return {"type": "text", "text": f"[a recording ({part.media_type or 'audio'}), which this model cannot hear]"}
+    if isinstance(part, Video):
+        return {"type": "text", "text": f"[a video ({part.media_type}), which this model cannot watch]"}
     source = _source(part) if sees_images else None
     if source is None:
         return {"type": "text", "text": f"[an image{' of ' + part.media_type if part.media_type else ''}, not shown]"}

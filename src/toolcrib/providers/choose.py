@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from toolcrib.config.agent_settings import ProviderEntry
+from toolcrib.config.agent_settings import AuxiliarySettings, ProviderEntry
 from toolcrib.config.env_file import load_env_file
 from toolcrib.config.environment import environment
 from toolcrib.config.settings import Settings
+from toolcrib.config.vision_settings import VisionModelSettings
 from toolcrib.core.errors import UnknownName
 from toolcrib.providers.embedded.catalog import DEFAULT_MODEL, MODELS
 from toolcrib.providers.presets import ALIASES, PRESETS, Preset
@@ -99,6 +100,22 @@ def explain_choice(settings: Settings, *, model: str = "", provider: str = "", b
 def explain_fallback(settings: Settings, text: str) -> ModelChoice:
     """What an entry of `model.fallbacks` means: `provider/model`, independent of the configured provider."""
     return _by_model(ConfiguredModels(settings), text, "it is a fallback", "")
+
+
+def is_vision_named(settings: Settings) -> bool:
+    """Whether the config names a model for images."""
+    wanted = settings.auxiliary.vision
+    # Hermes Agent writes `auto` for a choice that is left open.
+    return bool(wanted.model or wanted.base_url or wanted.provider not in ("", "auto", "main"))
+
+
+def explain_named(settings: Settings, wanted: AuxiliarySettings | VisionModelSettings) -> ModelChoice:
+    """The model that a section of the config names, and why."""
+    named, slash, _ = wanted.model.partition("/")
+    if slash and not wanted.provider and not wanted.base_url and ConfiguredModels(settings).knows(named):
+        # Independent of the main model's provider, because both parts are named.
+        return explain_fallback(settings, wanted.model)
+    return explain_choice(settings, model=wanted.model, provider=wanted.provider, base_url=wanted.base_url)
 
 
 def _by_model(providers: ConfiguredModels, text: str, why: str, address: str) -> ModelChoice:

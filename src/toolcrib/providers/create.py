@@ -6,11 +6,19 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from toolcrib.config.agent_settings import Prices
+from toolcrib.config.agent_settings import AuxiliarySettings, Prices
 from toolcrib.config.env_vars import OPTIONAL_ENV_VARS
 from toolcrib.config.settings import Settings
+from toolcrib.config.vision_settings import VisionModelSettings
 from toolcrib.core.models import Emit, ModelError, ModelProfile, ModelRequest, ModelResponse, Provider, Usage
-from toolcrib.providers.choose import ConfiguredModels, ModelChoice, UnknownProvider, explain_choice, explain_fallback
+from toolcrib.providers.choose import (
+    ConfiguredModels,
+    ModelChoice,
+    UnknownProvider,
+    explain_choice,
+    explain_fallback,
+    explain_named,
+)
 from toolcrib.providers.embedded.catalog import find_model
 from toolcrib.providers.openai_request import OpenAIOptions
 from toolcrib.providers.presets import PRESETS, Preset, known_profile
@@ -56,7 +64,9 @@ class PricedProvider:
         await self._inner.close()
 
 
-__all__ = ["ModelChoice", "UnknownProvider", "create_auxiliary", "create_provider", "explain_choice"]
+__all__ = [
+    "ModelChoice", "UnknownProvider", "create_auxiliary", "create_provider", "create_vision", "explain_choice",
+]  # fmt: skip
 
 
 def create_provider(
@@ -87,12 +97,16 @@ def create_auxiliary(settings: Settings, main: tuple[Provider, str]) -> tuple[Pr
     wanted = settings.auxiliary
     if not (wanted.model or wanted.provider or wanted.base_url):
         return main
-    named, slash, _ = wanted.model.partition("/")
-    if slash and not wanted.provider and not wanted.base_url and ConfiguredModels(settings).knows(named):
-        # Independent of the main model's provider, because both parts are named.
-        choice = explain_fallback(settings, wanted.model)
-    else:
-        choice = explain_choice(settings, model=wanted.model, provider=wanted.provider, base_url=wanted.base_url)
+    return _named(settings, wanted)
+
+
+def create_vision(settings: Settings) -> tuple[Provider, str]:
+    """The model that `auxiliary.vision` names."""
+    return _named(settings, settings.auxiliary.vision)
+
+
+def _named(settings: Settings, wanted: AuxiliarySettings | VisionModelSettings) -> tuple[Provider, str]:
+    choice = explain_named(settings, wanted)
     return _opened(settings, choice), choice.model
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from toolcrib.core.lazy import lazy_pattern
-from toolcrib.core.messages import Audio, Image, Message, Part, RequestedCall, Text
+from toolcrib.core.messages import Audio, Image, Message, Part, RequestedCall, Text, Video
 from toolcrib.core.models import ModelRequest
 from toolcrib.core.types import JsonObject
 
@@ -224,6 +224,8 @@ def _in_text(part: Part, senses: Modalities) -> str:
         return part.text
     if isinstance(part, Image):
         return "[an image]"
+    if isinstance(part, Video):
+        return "[a video]"
     return "[a recording]" if _is_heard(part, senses) else _unheard(part)
 
 
@@ -234,6 +236,8 @@ def _part(part: Part, senses: Modalities) -> JsonObject:
         if not _is_heard(part, senses):
             return {"type": "text", "text": _unheard(part)}
         return {"type": "input_audio", "input_audio": {"data": part.data, "format": AUDIO_FORMATS[_kind(part)]}}
+    if isinstance(part, Video):
+        return {"type": "video_url", "video_url": {"url": f"data:{part.media_type};base64,{part.data}"}}
     if not senses.images:
         return {"type": "text", "text": UNSEEN_IMAGE}
     return {"type": "image_url", "image_url": {"url": _address(part)}}

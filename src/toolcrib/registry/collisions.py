@@ -56,6 +56,16 @@ def current_loading() -> LoadScope | None:
     return _loading.get()
 
 
+def line_in(path: str) -> int | None:
+    """The line of this file that is running, further up the call stack; None if none is."""
+    frame: FrameType | None = sys._getframe(1)
+    while path and frame is not None:
+        if frame.f_code.co_filename == path:
+            return frame.f_lineno
+        frame = frame.f_back
+    return None
+
+
 @contextmanager
 def loading_scope(loading: LoadScope) -> Iterator[LoadScope]:
     token = _loading.set(loading)

@@ -71,7 +71,7 @@ BUILTIN_TOOL_MODULES = frozenset(
     f"tools.{name}"
     for name in (
         *("clarify_tool", "code_execution_tool", "cronjob_tools", "delegate_tool", "file_tools", "memory_tool"),
-        *("session_search_tool", "skill_manager_tool", "skills_tool", "todo_tool"),
+        *("session_search_tool", "skill_manager_tool", "skills_tool", "todo_tool", "vision_tools", "web_tools"),
     )
 )
 """The modules of built-in tools. A file of that name beside a user's tool wins, because it may be the user's own."""

@@ -22,6 +22,7 @@ from toolcrib.core.origins import OriginDeclaration
 from toolcrib.core.types import CheckFn, EffectsDeclaration, Handler, JsonObject, SchemaOverrides, ToolResult
 from toolcrib.registry.collisions import current_loading
 from toolcrib.registry.default import registry as default_registry
+from toolcrib.registry.pydantic_types import PydanticAdapter, default_in, is_pydantic_class
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.registry.results import is_multimodal, tool_error
 from toolcrib.registry.signature import Parameter, Signature, encode_custom, read_signature
@@ -131,13 +132,16 @@ def _preparer(signature: Signature) -> Prepare | None:
     converters: Converters = tuple(
         (parameter.name, parameter.hint if parameter.hint in (int, float) else None, _converter(parameter))
         for parameter in signature.parameters
-        if parameter.alternatives or not _is_json(parameter.hint)
+        if parameter.adapter or parameter.alternatives or not _is_json(parameter.hint)
     )
+    # The default in a hint may come from a factory, so each call gets its own.
+    filled = {one.name: functools.partial(default_in, one.hint) for one in signature.parameters if one.fills_default}
     if not converters:
         return None
 
     def prepare(args: JsonObject) -> JsonObject:
-        arguments = args
+        missing = {name: default()[1] for name, default in filled.items() if name not in args}
+        arguments = {**args, **missing} if missing else args
         for name, ready, convert in converters:
             value = args.get(name, _MISSING)
             if value is _MISSING or type(value) is ready:
@@ -166,6 +170,8 @@ def _is_json(hint: Any) -> bool:
 
 
 def _converter(parameter: Parameter) -> Convert:
+    if parameter.adapter is not None:
+        return parameter.adapter.convert
     if not parameter.alternatives:
         return functools.partial(_converted, parameter.hint)
     members = [functools.partial(_converted, member) for member in parameter.alternatives]
@@ -223,6 +229,8 @@ def _with_whole_numbers(value: Any) -> Any:
 def _decode_custom(kind: type, value: Any) -> Any:
     if issubclass(kind, PurePath) and isinstance(value, str):
         return kind(value)
+    if is_pydantic_class(kind):
+        return PydanticAdapter(kind).convert(value)
     raise TypeError(f"expected {kind.__name__}, got {type(value).__name__}")
 
 
@@ -322,12 +330,13 @@ def tool(
         # The frame that defines the function: string hints may use its local names.
         frame = sys._getframe(1 if options_given else 2)
         target = default_registry if registry is None else registry
+        tool_name = name or str(getattr(function, "__name__", ""))
         try:
             _register(
                 function,
                 local_names=frame.f_locals,
                 registry=target,
-                name=name or str(getattr(function, "__name__", "")),
+                name=tool_name,
                 toolset=toolset or _toolset_of(function),
                 description=description,
                 options=options,
@@ -337,7 +346,7 @@ def tool(
             if loading is None:
                 raise
             # As with register(): inside a tool file or plugin, the error affects only this tool.
-            target.landing(loading)._reject(str(error))
+            target.landing(loading)._reject(tool_name, str(error), loading)
         return function
 
     return decorate if function is None else decorate(function)

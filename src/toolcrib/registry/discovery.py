@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from functools import lru_cache, partial
@@ -225,7 +226,7 @@ def _load(
             # The contract: report a failing file and load the rest. Undo its registrations: they may need what failed.
             registry.take_back(loading)
             refused = installs.attempts[-1].sentence() if installs.attempts else ""
-            problem = refused or explain_import_error(error)
+            problem = refused or explain_import_error(error, path)
         elif loading.replaced_builtins:
             problem = _why_set_aside(path, loading.replaced_builtins)
             if problem:
@@ -250,8 +251,8 @@ def _why_set_aside(path: Path, replaced: list[str]) -> str:
     )
 
 
-def explain_import_error(error: BaseException) -> str:
-    """Why a file could not be imported, and what to do about it."""
+def explain_import_error(error: BaseException, path: Path | None = None) -> str:
+    """Why a file could not be imported, and what to do about it; with its path, also on which line it failed."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         return explain_missing_module(error.name)
     if isinstance(error, ImportError) and (missing := explain_missing_name(error)):
@@ -261,4 +262,6 @@ def explain_import_error(error: BaseException) -> str:
         return f"{where}{error.msg}; correct the file and save it"
     if isinstance(error, SystemExit):
         return f"it calls sys.exit({error.code!r}) while it is imported; move that under `if __name__ == '__main__':`"
-    return f"{type(error).__name__}: {message_of(error)}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    where = f"line {lines[-1]}: " if lines else ""
+    return f"{where}{type(error).__name__}: {message_of(error)}"

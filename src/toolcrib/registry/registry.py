@@ -162,14 +162,29 @@ DEFAULT_EMOJI = "⚡"
 DEFAULT_MAX_RESULT_CHARS = 100_000
 
 
+class RejectedRegistration(msgspec.Struct, frozen=True):
+    """A tool that could not be registered: why, and where its file declares it."""
+
+    name: str
+    reason: str
+    """A sentence."""
+    path: str = ""
+    line: int | None = None
+
+    @property
+    def place(self) -> str:
+        """The file and the line, as far as they are known."""
+        return f"{self.path}:{self.line}" if self.path and self.line else self.path
+
+
 class ToolRegistry:
     """A set of tools by name. An overlay (with a `parent`) adds to its parent without changing it."""
 
     def __init__(self, parent: ToolRegistry | None = None) -> None:
         self.parent = parent
         self.availability = AvailabilityChecker()
-        self.rejections: list[str] = []
-        """Rejected registrations, as sentences for `toolcrib doctor`."""
+        self.rejected: list[RejectedRegistration] = []
+        """Registrations that were rejected while a tool file or plugin was loaded."""
         self._table = ToolTable()
         self._hidden: set[str] = set()
         self._toolset_checks: dict[str, CheckFn] = {}
@@ -179,6 +194,11 @@ class ToolRegistry:
         self._invoker: Invoker | None = None
         self._bridge: Bridge | None = None
         self._cached_view: RegistrySnapshot | None = None
+
+    @property
+    def rejections(self) -> list[str]:
+        """Why registrations were rejected, as sentences."""
+        return [one.reason for one in self.rejected]
 
     # Declaring
 
@@ -225,7 +245,7 @@ class ToolRegistry:
             if loading is None:
                 raise
             # Inside a tool file or plugin, the error affects only this tool: the rest of the file still loads.
-            target._reject(str(error))
+            target._reject(str(name), str(error), loading)
             return
         target._add(entry, override, loading)
 
@@ -509,7 +529,7 @@ class ToolRegistry:
             existing = self.get_entry(entry.name)
             refusal = collisions.refusal(existing, entry, override) if existing is not None else ""
             if refusal:
-                self._reject(refusal)
+                self._reject(entry.name, refusal, loading)
                 return
             if loading is not None and loading.target is self:
                 loading.before.setdefault(entry.name, self._table.read(entry.name))
@@ -541,9 +561,10 @@ class ToolRegistry:
             return True
         return self.parent is not None and toolset in self.parent._view().by_toolset
 
-    def _reject(self, sentence: str) -> None:
-        logger.error("%s", sentence)
-        self.rejections.append(sentence)
+    def _reject(self, name: str, reason: str, loading: LoadScope | None) -> None:
+        logger.error("%s", reason)
+        path = loading.source.path if loading is not None else ""
+        self.rejected.append(RejectedRegistration(name, reason, path, collisions.line_in(path)))
 
     def _own_bridge(self) -> Bridge:
         with self._lock:

@@ -14,7 +14,7 @@ from toolcrib.registry.compat_imports import USER_TOOLS_NAMESPACE
 from toolcrib.registry.discovery import NOT_TOOL_FILES, LoadedFile, declares_tools, load_tool_file
 from toolcrib.registry.lint import lint_entry, lint_source
 from toolcrib.registry.lint_code import LintFinding
-from toolcrib.registry.registry import ToolRegistry
+from toolcrib.registry.registry import RejectedRegistration, ToolRegistry
 
 Stamp = tuple[int, int, int]
 
@@ -71,7 +71,7 @@ class ToolFolderWatcher:
         registry = self._registry
         old = self._owned(path)
         aliases = registry.get_registered_toolset_aliases()
-        refusals = len(registry.rejections)
+        refusals = len(registry.rejected)
         # Remove the old tools first: a tool that moves to another toolset would collide with itself.
         self._drop(old)
         loaded = load_tool_file(path, registry)
@@ -80,7 +80,7 @@ class ToolFolderWatcher:
             self._restore(old, aliases)
             return Reloaded(path, problem=loaded.problem, findings=tuple(lint_source(path)))
         removed = tuple(entry.name for entry in old if entry.name not in loaded.tools)
-        findings = findings_of(path, loaded, registry, registry.rejections[refusals:])
+        findings = findings_of(path, loaded, registry, registry.rejected[refusals:])
         return Reloaded(path, tuple(loaded.tools), removed, findings=tuple(findings))
 
     def _owned(self, path: Path) -> list[ToolEntry]:
@@ -122,7 +122,7 @@ class ToolFolderWatcher:
 
 
 def findings_of(
-    path: Path, loaded: LoadedFile, registry: ToolRegistry, refusals: list[str] | None = None
+    path: Path, loaded: LoadedFile, registry: ToolRegistry, refusals: list[RejectedRegistration] | None = None
 ) -> list[LintFinding]:
     """Lint findings for a loaded tool file: its text, its registered tools, and rejected registrations."""
     findings = lint_source(path)
@@ -132,8 +132,8 @@ def findings_of(
     for name in loaded.tools:
         entry = registry.get_entry(name)
         findings += lint_entry(entry, text) if entry is not None else []
-    for sentence in registry.rejections if refusals is None else refusals:
-        findings.append(LintFinding("error", "refused", sentence))
+    for one in registry.rejected if refusals is None else refusals:
+        findings.append(LintFinding("error", "refused", one.reason, one.line))
     # The text and the registered tool may yield the same finding on different lines; the first has the better one.
     distinct = {(finding.rule, finding.message): finding for finding in reversed(findings)}
     return sorted(distinct.values(), key=lambda finding: finding.line or 0)

@@ -26,6 +26,15 @@ import msgspec
 from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import RegistrationError
 from toolcrib.core.types import JsonObject
+from toolcrib.registry.pydantic_types import (
+    PydanticAdapter,
+    default_in,
+    is_field,
+    is_pydantic_class,
+    json_form,
+    merge_definitions,
+    uses_pydantic,
+)
 
 _PARAMETER_SECTIONS = frozenset(
     {"args", "arguments", "parameters", "params", "keyword args", "keyword arguments", "other parameters", "attributes"}
@@ -243,6 +252,8 @@ def _tidied(node: Any, definitions: JsonObject, recursive: set[str], facts: Type
             result[key] = value
         elif key == "enum":
             result |= _choices(value, facts)
+        elif key == "discriminator" and isinstance(value, dict):
+            continue  # pydantic's hint for OpenAPI; it names definitions that are inlined here
         elif not (key == "title" or (key == "required" and not value)):
             result[key] = _tidied(value, definitions, recursive, facts)
     return result
@@ -285,8 +296,8 @@ def _reachable(node: Any, definitions: JsonObject) -> set[str]:
 CONTEXT_PARAMETER = "ctx"
 _WHAT_IS_SUPPORTED = (
     "use str, int, float, bool, None, Any, Literal, Enum, list, set, tuple, dict[str, ...], a dataclass, "
-    "TypedDict, NamedTuple or msgspec.Struct, date, datetime, UUID, Decimal, Path or bytes, or unions of them "
-    "(inside a list or dict: only of types that JSON can distinguish)"
+    "TypedDict, NamedTuple, pydantic.BaseModel or msgspec.Struct, date, datetime, UUID, Decimal, Path or bytes, or "
+    "unions of them (inside a list or dict: only of types that JSON can distinguish)"
 )
 _ITERABLES = (collections.abc.Iterable, collections.abc.Iterator, collections.abc.Collection)
 _CONSTRAINTS = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length", "tz")
@@ -300,7 +311,11 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
     """Resolved, and rewritten to a type that msgspec can convert to."""
     alternatives: tuple[Any, ...] = ()
     """The members of a union that msgspec cannot distinguish, in the order in which to try them."""
+    adapter: PydanticAdapter | None = None
+    """Describes and converts a hint that uses pydantic."""
     default: Any = inspect.Parameter.empty
+    fills_default: bool = False
+    """The default stands in the hint, so the function does not know it."""
     description: str = ""
 
     @property
@@ -360,24 +375,44 @@ def _read_parameter(
     hint = _resolved(function, parameter, local_names)
     if hint is ToolContext:
         raise _refused(function, parameter.name, "the parameter that receives the ToolContext must be named `ctx`")
+    if is_field(parameter.default):
+        advice = "put Field(...) into the hint, as in `x: Annotated[int, Field(ge=1)] = 1`"
+        raise _refused(function, parameter.name, advice)
     if parameter.default is None and hint is not Any and type(None) not in _members(hint):
         hint = Union[hint, None]  # noqa: UP007 - built from a value, not written as a hint
     description = _description(hint) or docs.parameters.get(parameter.name, "")
+    rewritten, alternatives, adapter = hint, (), None
     try:
-        rewritten = _rewritten(hint)
-        alternatives = _alternatives(rewritten)
-        _components([*(alternatives or [rewritten])])
+        if uses_pydantic(hint):
+            adapter = _adapter(hint)
+        if adapter is None:
+            rewritten = _rewritten(hint)
+            alternatives = _alternatives(rewritten)
+            _components([*(alternatives or [rewritten])])
     except (TypeError, NameError, ValueError, RecursionError) as error:
         reason = str(error).splitlines()[-1]
         advice = f"of type {_shown(hint)} cannot be described as JSON ({reason}); {_WHAT_IS_SUPPORTED}"
         raise _refused(function, parameter.name, advice) from error
+    default = parameter.default
+    fills, inner = default_in(hint) if default is parameter.empty else (False, None)
     return Parameter(
         name=parameter.name,
         hint=rewritten,
         alternatives=alternatives,
-        default=parameter.default,
+        adapter=adapter,
+        default=inner if fills else default,
+        fills_default=fills,
         description=description,
     )
+
+
+def _adapter(hint: Any) -> PydanticAdapter | None:
+    """How pydantic reads the hint; None if it cannot but msgspec may: a `typing.TypedDict` on old Pythons."""
+    try:
+        return PydanticAdapter(hint)
+    except TypeError:
+        _components([_rewritten(hint)])
+        return None
 
 
 def _resolved(function: Callable[..., Any], parameter: inspect.Parameter, local_names: Mapping[str, Any]) -> Any:
@@ -475,27 +510,33 @@ def _components(hints: list[Any]) -> tuple[tuple[JsonObject, ...], JsonObject]:
 def _custom_schema(kind: type) -> JsonObject:
     if issubclass(kind, PurePath):
         return {"type": "string", "format": "path"}
+    if is_pydantic_class(kind):
+        schema, definitions = PydanticAdapter(kind).components()
+        return tidy(schema, definitions, _facts_of([kind]))
     raise NotImplementedError
 
 
 def _object_schema(parameters: list[Parameter], *, takes_extra: bool) -> JsonObject:
-    hints = [hint for parameter in parameters for hint in (parameter.alternatives or (parameter.hint,))]
+    plain = [parameter for parameter in parameters if parameter.adapter is None]
+    hints = [hint for parameter in plain for hint in (parameter.alternatives or (parameter.hint,))]
     schemas, definitions = _components(hints)
     remaining = iter(schemas)
-    properties = {parameter.name: _property(parameter, remaining) for parameter in parameters}
+    properties = {parameter.name: _property(parameter, remaining, definitions) for parameter in parameters}
     root: JsonObject = {"type": "object", "properties": properties}
     required = [parameter.name for parameter in parameters if parameter.is_required]
     if required:
         root["required"] = required
     if not takes_extra:
         root["additionalProperties"] = False
-    tidied = tidy(root, definitions, _facts_of(hints))
+    tidied = tidy(root, definitions, _facts_of([*hints, *(one.hint for one in parameters if one.adapter)]))
     for parameter in parameters:
         _describe(tidied["properties"][parameter.name], parameter)
     return tidied
 
 
-def _property(parameter: Parameter, schemas: Iterator[JsonObject]) -> JsonObject:
+def _property(parameter: Parameter, schemas: Iterator[JsonObject], definitions: JsonObject) -> JsonObject:
+    if parameter.adapter is not None:
+        return merge_definitions(*parameter.adapter.components(), definitions)
     if not parameter.alternatives:
         return next(schemas)
     return {"anyOf": [next(schemas) for _ in parameter.alternatives]}
@@ -517,9 +558,7 @@ def _describe(schema: JsonObject, parameter: Parameter) -> None:
 
 def encode_custom(value: Any) -> Any:
     """The JSON form of a value that msgspec does not support."""
-    if isinstance(value, PurePath):
-        return str(value)
-    raise NotImplementedError(f"objects of type {type(value).__name__} have no JSON form")
+    return str(value) if isinstance(value, PurePath) else json_form(value)
 
 
 def _facts_of(hints: list[Any]) -> TypeDetails:
@@ -535,6 +574,11 @@ def _facts_of(hints: list[Any]) -> TypeDetails:
         elif get_origin(hint) is not None:
             waiting.extend(get_args(hint))
             waiting.append(get_origin(hint))
+        elif isinstance(hint, type) and hasattr(hint, "model_fields") and hint not in seen:
+            # pydantic describes the fields itself.
+            seen.add(hint)
+            waiting.extend(field.annotation for field in hint.model_fields.values())
+            facts.add_class(hint.__name__, parse_docstring(hint.__doc__), {})
         elif isinstance(hint, type) and hint not in seen and _has_fields(hint):
             seen.add(hint)
             hints_of_fields = typing.get_type_hints(hint, include_extras=True)

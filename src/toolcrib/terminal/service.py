@@ -26,7 +26,7 @@ from toolcrib.core.environments import (
 )
 from toolcrib.core.errors import EnvironmentFailed, EnvironmentGone, ToolcribError
 from toolcrib.core.ports import SecretAsker
-from toolcrib.core.types import Effect, JsonObject
+from toolcrib.core.types import Effect, JsonObject, ShellSession
 from toolcrib.environments.create import create_environment, open_address, remove_leftover, resolve
 from toolcrib.environments.foreground import CommandLimits, ForegroundCommand, ForegroundResult
 from toolcrib.environments.pool import EnvironmentPool
@@ -141,6 +141,7 @@ class TerminalService:
             folder=opened.cwd if opened is not None else spec.cwd,
             isolated=isolated,
             is_here=spec.backend in ON_THIS_MACHINE,
+            session=made.sessions.get(spec) if opened is not None else None,
         )
         if memo is not None:
             memo.target = target
@@ -233,6 +234,8 @@ class _LoopState:
         home = self._settings.home
         self._lost: set[EnvironmentSpec] = set()
         """Whose environment went away, and who has not been told that the next one is new."""
+        self.sessions: dict[EnvironmentSpec, ShellSession] = {}
+        """What the shells of open environments know from earlier commands."""
         self.registry = ProcessRegistry(home.processes_dir)
         self.process_service = ProcessService(self.registry, asyncio.get_running_loop(), mask=options.mask)
         self.pool = EnvironmentPool(
@@ -315,7 +318,18 @@ class _LoopState:
         except EnvironmentFailed as error:
             await self._lose(environment, call.target.spec)
             raise EnvironmentLost(str(error)) from error
+        await self._note_session(environment, call.target)
         return await self._tell(environment, call, result, sink)
+
+    async def _note_session(self, environment: Environment, target: ExecutionTarget) -> None:
+        """Keep what the session's shell knows now: the gate reads the next command with it."""
+        # In a disposable environment nothing that it could point to needs protection.
+        if target.is_here or not target.isolated:
+            session = await environment.session()
+            if session is not None:
+                self.sessions[target.spec] = session
+            else:
+                self.sessions.pop(target.spec, None)
 
     async def _lose(self, environment: Environment, spec: EnvironmentSpec) -> None:
         """Give up an environment that no longer answers; the next command of its session hears of it."""
@@ -324,6 +338,7 @@ class _LoopState:
                 await environment.status(BackendPath("/"))
         except (EnvironmentFailed, OSError):
             self._lost.add(spec)
+            self.sessions.pop(spec, None)
             await self.pool.discard(environment)
 
     async def _tell(

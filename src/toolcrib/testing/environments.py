@@ -27,6 +27,7 @@ from toolcrib.core.environments import (
     TerminalSize,
 )
 from toolcrib.core.errors import PathChanged
+from toolcrib.core.types import ShellSession
 
 
 class FakeFiles:
@@ -341,6 +342,9 @@ class FakeEnvironment(FakeFiles):
     @property
     def cwd(self) -> BackendPath:
         return self._cwd
+
+    async def session(self) -> ShellSession | None:
+        return None
 
     async def open(self) -> None:
         self.is_open = True

@@ -44,6 +44,9 @@ PATCH_SCHEMA: JsonObject = {
             "patch": {"type": "string", "description": "patch: the text of the patch"},
         },
         "required": ["mode"],
+        "if": {"properties": {"mode": {"const": "replace"}}},
+        "then": {"required": ["path", "old_string", "new_string"]},
+        "else": {"required": ["patch"]},
     },
 }
 

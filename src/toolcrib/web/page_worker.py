@@ -1,9 +1,6 @@
 """Extracts the readable text of pages, in a separate process because a page may be made to attack its reader.
 
-Run as `python -I page_worker.py MEMORY_BYTES CPU_SECONDS IDLE_SECONDS`. Reads jobs on standard input and answers each
-on standard output: one line of JSON with `length`, then that many bytes. It ends at the end of its input, or when it
-has been idle. The time limit is for one page; loading the extraction library takes longer than reading most pages, so
-one process reads many.
+See `worker_processes.py`.
 """
 
 from __future__ import annotations
@@ -11,17 +8,14 @@ from __future__ import annotations
 import codecs
 import json
 import re
-import resource
-import select
-import sys
 from collections.abc import Iterator
 from html import unescape
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 from urllib.parse import urljoin
 from xml.etree import ElementTree
 
 from toolcrib.web.html_markdown import Element, page_title, parse_html, to_markdown
+from toolcrib.worker_processes import WorkerAnswer, serve_jobs
 
 MAX_ENTRIES = 200
 MAX_SUMMARY_CHARS = 500
@@ -132,11 +126,6 @@ def _lines(title: str, entries: list[tuple[str, str, str, str]], total: int) -> 
         yield f"\n({total - len(entries)} older entries left out)"
 
 
-if __name__ == "__main__":
-    # `-I` leaves out PYTHONPATH, but toolcrib may be running from there.
-    sys.path.append(str(Path(__file__).resolve().parents[2]))
-
-
 MIN_CHARS = 200
 """A page with less text than this is read again, without a guess about what matters."""
 MIN_MAIN_SHARE = 0.35
@@ -163,44 +152,13 @@ _REAL_CHARSETS = {"iso-8859-1": "cp1252", "latin-1": "cp1252", "latin1": "cp1252
 
 
 def main() -> int:
-    memory, seconds, idle = map(int, sys.argv[1:])
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    sys.setrecursionlimit(3_000)
-    source, sink = sys.stdin.buffer, sys.stdout.buffer
-    # The library may print or log; nothing but answers may reach the parent.
-    sys.stdout = sys.stderr
-    while select.select([source], [], [], idle)[0]:
-        line = source.readline()
-        if not line:
-            return 0
-        job = json.loads(line)
-        _limit_time(seconds)
-        _answer(sink, _safely(job, source.read(job["length"])))
-    return 0
+    return serve_jobs(_answer)
 
 
-def _limit_time(seconds: int) -> None:
-    """Let the next page use this much time of the processor, on top of what was used so far."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-    resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime) + 1 + seconds, hard))
-
-
-def _answer(sink: BinaryIO, answer: dict[str, Any]) -> None:
+def _answer(job: dict[str, Any], data: bytes) -> WorkerAnswer:
+    answer = read_page(data, job["content_type"], job["charset"], job["url"])
     text = answer.pop("text", "").encode("utf-8", "replace")
-    sink.write(json.dumps({**answer, "length": len(text)}).encode() + b"\n" + text)
-    sink.flush()
-
-
-def _safely(job: dict[str, Any], data: bytes) -> dict[str, Any]:
-    try:
-        return read_page(data, job["content_type"], job["charset"], job["url"])
-    except MemoryError:
-        return {"error": "it needs too much memory"}
-    except Exception as error:  # noqa: BLE001 - a reader of hostile pages may raise anything
-        return {"error": f"{type(error).__name__}: {str(error)[:300]}"}
+    return answer, text
 
 
 def read_page(data: bytes, content_type: str, charset: str, url: str) -> dict[str, Any]:
@@ -373,7 +331,3 @@ def _guessed(data: bytes) -> str:
         return data.decode("cp1252", "replace")
     best = charset_normalizer.from_bytes(data[:200_000]).best()
     return data.decode(best.encoding if best is not None else "cp1252", "replace")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

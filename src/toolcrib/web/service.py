@@ -14,7 +14,7 @@ from toolcrib.registry.results import sendable, tool_error, tool_result
 from toolcrib.web.addresses import AddressRefused, parse_address
 from toolcrib.web.extract import DEFAULT_CHARS, MAX_CHARS, MAX_URLS, MIN_CHARS, WebExtract, seconds_left
 from toolcrib.web.guard import AddressGuard, AddressRules, Resolver, system_resolver
-from toolcrib.web.http_client import GuardedClient
+from toolcrib.web.http_client import FetchFailed, FetchLimits, GuardedClient, HttpRequest
 from toolcrib.web.page_reader import PageReader
 from toolcrib.web.providers.choose import ProviderChoice
 from toolcrib.web.search import SearchFailed, WebSearch
@@ -86,6 +86,18 @@ class WebService:
     def extract_effects(self, args: JsonObject) -> tuple[Effect, ...]:
         """The hosts of the pages."""
         return tuple(Effect("network", host) for host in dict.fromkeys(_hosts(wanted_urls(args))))
+
+    # For other services
+
+    async def fetch(self, url: str, max_bytes: int) -> bytes:
+        """What is at an address; raises AddressRefused, HostNotFound or FetchFailed."""
+        limits = FetchLimits(
+            max_bytes=max_bytes, seconds=self._settings.web.timeout, max_redirects=self._settings.web.max_redirects
+        )
+        response = await self.client.send(HttpRequest(url=self.guard.check(url), limits=limits))
+        if response.status >= 400:
+            raise FetchFailed(f"{url!r} answered HTTP {response.status}")
+        return response.body
 
     def close(self) -> None:
         self._reader.close()

@@ -82,6 +82,13 @@ class GatewayApprover:
         self._notify: dict[str, Notify] = {}
         self._late: list[LateAnswer] = []
 
+    def leave_open(self) -> None:
+        """Deny the waiting calls but leave their requests open, for a front end that will be back."""
+        with self._lock:
+            waiters, self._waiters = list(self._waiters.values()), {}
+        for waiter in waiters:
+            waiter.deliver(_still_pending(waiter.request))
+
     def register_notify(self, session_key: str, callback: Notify) -> None:
         """Notify this callback of the session's requests; a plain function runs in a worker thread."""
         with self._lock:
@@ -147,8 +154,7 @@ class GatewayApprover:
                 return _denied(f"the request for approval could not be recorded: {error}")
             notify = self._notify.get(request.session_key)
             if notify is None:
-                why = f"{request.description or 'this call'} needs approval, which is still pending"
-                return ApprovalAnswer(choice="deny", reason=why, decided_by=PENDING)
+                return _still_pending(request)
             self._waiters[request.id] = waiter
         try:
             return await self._wait_for_answer(waiter, notify)
@@ -250,6 +256,11 @@ def _answer_from(choice: str, reason: str | None, every_scope: bool, request: Ap
         named = "session"
     wide = every_scope and named in ("session", "always")
     return ApprovalAnswer(choice=named, reason=reason or "", every_scope=wide, decided_by="user")
+
+
+def _still_pending(request: ApprovalRequest) -> ApprovalAnswer:
+    why = f"{request.description or 'this call'} needs approval, which is still pending"
+    return ApprovalAnswer(choice="deny", reason=why, decided_by=PENDING)
 
 
 def _denied(why: str) -> ApprovalAnswer:

@@ -64,10 +64,14 @@ def assign(expander: Expander, given: Sequence[Assignment], state: ShellState) -
     assigned: dict[str, list[ExpandedWord]] = {}
     for assignment in given:
         name = state.target(assignment.name)
-        index = expander.text(assignment.index, state).text if assignment.index is not None else None
+        index = expander.index(assignment.index, state) if assignment.index is not None else None
         value = assigned_value(expander, assignment.value, state)
         if name == UNKNOWN:
             continue
+        if "[" in name:
+            name = expander.subscript_of(name, state)
+        if name in state.integers:
+            calculate(expander, value, state)
         before = assigned.get(name, state.variables.get(name, []))
         if assignment.appends:
             array = any(isinstance(part, ArrayLiteral) for part in assignment.value.parts)
@@ -77,6 +81,12 @@ def assign(expander: Expander, given: Sequence[Assignment], state: ShellState) -
             value = [*before[:at], *([ExpandedWord("")] * (at - len(before))), *value, *before[at + 1 :]]
         assigned[name] = value
     return assigned
+
+
+def calculate(expander: Expander, values: Sequence[ExpandedWord], state: ShellState) -> None:
+    """Judge the commands in values that the shell calculates."""
+    for each in values:
+        expander.calculate(each.text, state)
 
 
 def assigned_value(expander: Expander, word: Word, state: ShellState) -> list[ExpandedWord]:
@@ -114,21 +124,46 @@ def declare(expander: Expander, words: Sequence[Word], state: ShellState) -> dic
     if not words or words[0].literal not in DECLARING or len(words) < 2:
         return None
     declared: dict[str, list[ExpandedWord]] = {}
-    reference = False
+    reference = is_integer = False
     for word in words[1:]:
-        reference = reference or (words[0].literal in REFERRING and bool(REFERENCE.match(word.literal or "")))
+        option = word.literal or ""
+        if words[0].literal in REFERRING and option.startswith("-"):
+            reference = reference or bool(REFERENCE.match(option))
+            is_integer = is_integer or "i" in option
         assignment = as_assignment(word)
         if assignment is None:
-            expander.fields((word,), state)
-        assigned = assign(expander, (assignment,) if assignment is not None else (), state)
+            assigned = declare_text(expander, expander.fields((word,), state), state)
+        else:
+            assigned = assign(expander, (assignment,), state)
+        names = [*assigned, *([option] if NAME.fullmatch(option) else [])]
         if reference:
             state.references.update({name: value[0].text for name, value in assigned.items() if value})
             if word.literal and NAME.fullmatch(word.literal):
                 state.references[word.literal] = UNKNOWN
-        else:
-            state.variables.update(assigned)
-            declared.update(assigned)
+            continue
+        if is_integer:
+            state.integers |= frozenset(names)
+            for value in assigned.values():
+                calculate(expander, value, state)
+        state.variables.update(assigned)
+        declared.update(assigned)
     return declared
+
+
+def declare_text(expander: Expander, words: Sequence[ExpandedWord], state: ShellState) -> dict[str, list[ExpandedWord]]:
+    """The variables in arguments of `declare` that are only known after expansion, as in `declare "$name=$value"`."""
+    assigned: dict[str, list[ExpandedWord]] = {}
+    for word in words:
+        match = ASSIGNMENT.match(word.text)
+        name = match.group(1) if match else word.text
+        subscript = match.group(2) if match else None
+        if subscript or "[" in name:
+            name = expander.subscript_of(f"{name}{subscript or ''}", state)
+        if match:
+            value = word.with_text(word.text[match.end() :])
+            before = state.variables.get(state.target(name), []) if match.group(3) or subscript else []
+            assigned[state.target(name)] = [*before, value]
+    return assigned
 
 
 def judge_environment(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from toolcrib.approval.shell.assignments import LASTING_HOOKS, assign, declare, judge_environment
+from toolcrib.approval.shell.assignments import LASTING_HOOKS, assign, calculate, declare, judge_environment
 from toolcrib.approval.shell.expansion import Expander, further_input, loop_values
 from toolcrib.approval.shell.findings import FindingLog
 from toolcrib.approval.shell.fork_bombs import is_bomb, spawns_itself, spawns_without_end
 from toolcrib.approval.shell.handlers import HANDLERS
+from toolcrib.approval.shell.handlers.builtins import judge_condition
 from toolcrib.approval.shell.judge import (
     help_only,
     judge,
@@ -37,7 +38,7 @@ from toolcrib.approval.shell.paths import MAX_PATH, resolve
 from toolcrib.approval.shell.rules import DANGERS
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import CommandLocation
-from toolcrib.approval.shell.state import ShellState
+from toolcrib.approval.shell.state import ShellState, Value
 from toolcrib.approval.shell.syntax import (
     AndOrList,
     ArithmeticCommand,
@@ -83,6 +84,8 @@ class Evaluator:
         self.not_understood: list[str] = []
         self.expander = Expander(self.run_substitution, self.spend)
         self.hooks: set[tuple[str, str]] = set()
+        self.given: Mapping[str, Value] = {}
+        """The variables that the session had before."""
 
         self.source = ""
         """The text that the spans of the current nodes point into."""
@@ -112,6 +115,26 @@ class Evaluator:
             self.not_understood.append(script.error)
         self.command(script.body, state, None)
         self.finish(state)
+        for each in (script, *self.scripts.values()):
+            self.require_evaluated(each)
+
+    def require_evaluated(self, script: Script) -> None:
+        """Raise NotUnderstood if a shell would evaluate a part that the evaluator did not come across."""
+        evaluated = self.expander.evaluated
+        for node in script.dynamic:
+            if id(node) not in evaluated:
+                raise NotUnderstood("a part of the command was not evaluated")
+
+    def assign(self, name: str, value: Value, state: ShellState) -> None:
+        name = state.target(name)
+        if "[" in name:
+            name = self.expander.subscript_of(name, state)
+        if name in state.integers:
+            calculate(self.expander, value, state)
+        state.assign(name, value)
+
+    def calculate(self, expression: str, state: ShellState) -> None:
+        self.expander.calculate(expression, state)
 
     def run_substitution(self, node: Substitution, state: ShellState, stdin: StreamData | None = None) -> StreamData:
         outer_source, outer_site = self.source, self.site
@@ -183,7 +206,7 @@ class Evaluator:
             case FunctionDefinition():
                 return self.define(node, state)
             case ConditionalCommand():
-                self.expander.fields(node.words, state)
+                judge_condition(self, [self.expander.text(word, state) for word in node.words], state)
                 return self.invoke([ExpandedWord("[[")], state, stdin, self.site_of(node))
             case ArithmeticCommand():
                 self.expander.arithmetic(node.arithmetic, state)
@@ -270,13 +293,14 @@ class Evaluator:
         self.condition(node, state, stdin)
         if node.counter is not None:
             self.expander.arithmetic(node.counter, state)
-        values = [None] if node.values is None else loop_values(self.expander.fields(node.values, state))
+        # A list that is empty as far as we know may still have words when it runs.
+        values = [None] if node.values is None else loop_values(self.expander.fields(node.values, state)) or [None]
         name = node.variable.literal if node.variable is not None else None
         outputs: list[StreamData] = []
         inner = state.copy()
         for value in values:
             if name is not None:
-                inner.assign(name, [value or ExpandedWord(UNKNOWN)])
+                self.assign(name, [value or ExpandedWord(UNKNOWN)], inner)
             outputs.append(self.command(node.body, inner, stdin))
         for given in further_input(stdin) if node.values is None and "read" in self.source else ():
             self.condition(node, inner, given)
@@ -291,6 +315,7 @@ class Evaluator:
             state.listing = listing
 
     def targets(self, redirections: Sequence[Redirection], state: ShellState) -> list[tuple[Redirection, ExpandedWord]]:
+        self.expander.evaluated.update([id(each.target) for each in redirections])
         return [(each, self.expander.text(each.target, state)) for each in redirections]
 
     def simple(self, node: SimpleCommand, state: ShellState, stdin: StreamData | None) -> StreamData:
@@ -476,7 +501,11 @@ class Evaluator:
         for name, (text, place) in list(self.aliases.items()):
             with self.log.only_prepared():
                 self.judge_alias(name, text, state.copy(), place)
-        hooks = {name: value for name, value in state.variables.items() if name in LASTING_HOOKS}
+        hooks = {
+            name: value
+            for name, value in state.variables.items()
+            if name in LASTING_HOOKS and self.given.get(name) != value
+        }
         if hooks:
             with self.log.only_prepared():
                 judge_environment(self, hooks, state, self.whole_site())

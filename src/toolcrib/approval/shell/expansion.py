@@ -8,7 +8,8 @@ from fnmatch import fnmatchcase
 from itertools import pairwise
 
 from toolcrib.approval.shell.model import MAX_BRACE_WORDS, UNKNOWN, ExpandedWord, NotUnderstood, Origin, StreamData
-from toolcrib.approval.shell.parser import parse
+from toolcrib.approval.shell.parser import parse, parse_quoted
+from toolcrib.approval.shell.secret_variables import names_secret
 from toolcrib.approval.shell.state import UNKNOWN_VALUE, ShellState, Value
 from toolcrib.approval.shell.syntax import (
     Arithmetic,
@@ -25,11 +26,13 @@ RunSubstitution = Callable[[Substitution, ShellState], StreamData]
 GLOB = re.compile(r"[*?]|\[[^\]]{1,64}\]")
 BLANKS = re.compile(r"[ \t\n]+")
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w{0,255})(\[[^\]]*\])?(\+?)=")
+NAME = re.compile(r"[A-Za-z_]\w*")
 PROMPT_ESCAPE = re.compile(r"\\[^$`]")
 MAX_TEXT = 20_000
 # An array appended to itself doubles with every step.
 MAX_FIELDS = 20_000
 MAX_LOOP_VALUES = 16
+MAX_EXPRESSION_NAMES = 64
 
 
 class Expander:
@@ -38,6 +41,8 @@ class Expander:
     def __init__(self, run: RunSubstitution, spend: Callable[[int], None]) -> None:
         self.run = run
         self.spend = spend
+        self.evaluated: set[int] = set()
+        """The substitutions, arithmetic expressions and here-documents that were come across, by identity."""
 
     def fields(self, words: Sequence[Word], state: ShellState) -> list[ExpandedWord]:
         result: list[ExpandedWord] = []
@@ -61,9 +66,11 @@ class Expander:
         if len(parts) == 1:
             return parts[0]
         origin = 0
+        keys: tuple[str, ...] = ()
         for part in parts:
             origin |= part.origin
-        return ExpandedWord(" ".join(part.text for part in parts), any(part.glob for part in parts), origin)
+            keys += part.keys
+        return ExpandedWord(" ".join(part.text for part in parts), any(part.glob for part in parts), origin, keys)
 
     def word(self, word: Word, state: ShellState, split: bool = True) -> list[ExpandedWord]:
         builder = _WordBuilder(separator(state))
@@ -114,6 +121,7 @@ class Expander:
             builder.add_value(value, quoted)
 
     def substitution(self, part: Substitution, state: ShellState) -> ExpandedWord:
+        self.evaluated.add(id(part))
         data = self.run(part, state.copy())
         if part.kind == "command":
             if data.text is None:
@@ -127,50 +135,104 @@ class Expander:
         state.files[name] = data
         return ExpandedWord(name, origin=data.origin)
 
+    # Arithmetic and names
+
     def arithmetic(self, part: Arithmetic, state: ShellState) -> ExpandedWord:
         """The value of a single number; a calculation counts as zero after the commands in it are judged."""
+        self.evaluated.add(id(part))
         text = self.text(part.expression, state).text
+        self.calculate(text, state)
         return ExpandedWord(str(int(text)) if text.isdecimal() else "0")
+
+    def calculate(self, expression: str, state: ShellState) -> None:
+        """Judge the commands that a calculation runs: in subscripts, and in the values of the variables it names.
+
+        The shell evaluates such a value as an expression again, however often it was quoted before.
+        """
+        pending, seen = [expression], set[str]()
+        while pending:
+            text = pending.pop()
+            if "$" in text or "`" in text:
+                self.text(parse_quoted(text), state)
+            for name in NAME.findall(text):
+                if name in seen or len(seen) > MAX_EXPRESSION_NAMES:
+                    continue
+                seen.add(name)
+                pending += [each.text for each in state.variables.get(state.target(name), ()) if not each.is_number]
+        self.spend(len(seen) // 8)
+
+    def subscript_of(self, name: str, state: ShellState) -> str:
+        """The variable in a name such as `x[i]`, after judging the commands that its subscript runs."""
+        variable, bracket, index = name.partition("[")
+        if bracket:
+            self.calculate(index.removesuffix("]"), state)
+        return variable
+
+    def index(self, word: Word | None, state: ShellState) -> str:
+        """The text of a subscript, which is calculated unless it means all elements."""
+        if word is None:
+            return ""
+        text = self.text(word, state).text
+        if text not in ("@", "*") and not text.isdecimal():
+            self.calculate(text, state)
+        return text
+
+    # Parameters
 
     def parameter(self, part: ParameterExpansion, state: ShellState) -> ExpandedWord:
         """The value of `$name` or `${name…}`."""
-        values = lookup(state.target(part.name) if state.references else part.name, state)
-        value = element(values, self.text(part.index, state).text if part.index is not None else "")
-        operation, argument = part.operation, part.argument
-        if not operation or argument is None:
-            return value if value is not None else ExpandedWord(UNKNOWN)
+        name = state.target(part.name) if state.references else part.name
+        if "[" in name:
+            name = self.subscript_of(name, state)
+        value = element(lookup(name, state), self.index(part.index, state))
+        operation = part.operation
+        if not operation or part.argument is None:
+            return value if value is not None else unset_value(name)
+        if operation == "@":
+            return self.transformed(value, self.text(part.argument, state), state)
+        # Whether or not the shell needs it, everything in it is judged.
+        argument = self.text(part.argument, state)
         if operation[0] == "!":
-            self.text(argument, state)
             names = value.text if value is not None and value.known else ""
-            return element(lookup(names, state), "") or ExpandedWord(UNKNOWN)
-        if operation == "#" and not argument.parts:
+            found = lookup(self.subscript_of(names, state), state)
+            return element(found, "") or unset_value(names)
+        if operation == "#" and not part.argument.parts:
             return ExpandedWord(str(len(value.text)) if value is not None and value.known else "0")
         if operation in (":-", "-", ":=", "="):
-            if value is not None and value.known and (value.text or operation[0] != ":"):
-                return value
-            default = self.text(argument, state)
-            if value is not None and not value.known:
-                return value
-            if "=" in operation:
-                state.assign(part.name, [default])
-            return default
+            return self.default(part, value, argument, state)
         if operation in (":+", "+"):
             # A variable that is not set here may be set in the environment.
-            alternative = self.text(argument, state)
-            return alternative if value is not None else ExpandedWord("")
-        if operation == "@" and self.text(argument, state).text == "P":
+            return ExpandedWord("") if value is not None and value.known and value.text == "" else argument
+        if operation == ":":
+            self.calculate(argument.text, state)
+        if operation in (":?", "?") or value is None:
+            return value if value is not None else unset_value(name)
+        if operation[0] in "#%":
+            # The pattern is tried at every position in the text.
+            self.spend(len(value.text) // 64)
+        return transform(value, operation, argument)
+
+    def default(
+        self, part: ParameterExpansion, value: ExpandedWord | None, default: ExpandedWord, state: ShellState
+    ) -> ExpandedWord:
+        """The value of `${name:-default}` and the like."""
+        if value is not None and not value.known:
+            return value
+        if value is not None and (value.text or part.operation[0] != ":"):
+            return value
+        if "=" in part.operation:
+            state.assign(part.name, [default])
+        return default if value is not None or not names_secret(part.name) else unset_value(part.name)
+
+    def transformed(self, value: ExpandedWord | None, argument: ExpandedWord, state: ShellState) -> ExpandedWord:
+        """The value of `${name@operator}`; `P` reads the text like a prompt, which may run commands."""
+        if argument.text == "P":
             code = prompt_code(value.text) if value is not None and value.known else f'eval "{UNKNOWN}"'
             script = parse(code)
             if script.error:
                 raise NotUnderstood(script.error)
             self.run(Substitution("command", script.body, False, script.text, 0, 0), state.copy())
-        if operation in (":?", "?") or value is None:
-            self.text(argument, state)
-            return value if value is not None else ExpandedWord(UNKNOWN)
-        if operation[0] in "#%":
-            # The pattern is tried at every position in the text.
-            self.spend(len(value.text) // 64)
-        return transform(value, operation, self.text(argument, state))
+        return value.with_text(UNKNOWN) if value is not None else ExpandedWord(UNKNOWN)
 
 
 class _WordBuilder:
@@ -181,6 +243,7 @@ class _WordBuilder:
         self.started = False
         self.glob = False
         self.origin = 0
+        self.keys: tuple[str, ...] = ()
         self.splits = False
 
     def add(self, text: str, *, quoted: bool, glob: bool) -> None:
@@ -193,6 +256,7 @@ class _WordBuilder:
         self.fields.append(field)
 
     def add_value(self, value: ExpandedWord, quoted: bool) -> None:
+        self.keys += value.keys
         if quoted:
             self.origin |= value.origin
             self.add(capped(value.text), quoted=True, glob=False)
@@ -210,7 +274,8 @@ class _WordBuilder:
             text, origin = "".join(self.pieces), self.origin
             if text == UNKNOWN and self.splits and is_list(origin):
                 origin |= Origin.LISTED
-            self.fields.append(ExpandedWord(text, self.glob, origin))
+            self.fields.append(ExpandedWord(text, self.glob, origin, self.keys))
+            self.keys = ()
         self.pieces, self.started, self.glob, self.origin, self.splits = [], False, False, 0, False
 
     def finish(self) -> list[ExpandedWord]:
@@ -281,11 +346,19 @@ def lookup(name: str, state: ShellState) -> Value | None:
     return None
 
 
+def unset_value(name: str) -> ExpandedWord:
+    """The value of a variable that this command line does not set: the environment may."""
+    return ExpandedWord(UNKNOWN, origin=Origin.KEY, keys=(name,)) if names_secret(name) else ExpandedWord(UNKNOWN)
+
+
 def element(values: Value | None, index: str) -> ExpandedWord | None:
     if values is None:
         return None
     if index in ("@", "*"):
-        return ExpandedWord(" ".join(value.text for value in values))
+        origin = 0
+        for value in values:
+            origin |= value.origin
+        return ExpandedWord(" ".join(value.text for value in values), origin=origin)
     try:
         return values[int(index or 0)]
     except (ValueError, IndexError):

@@ -6,11 +6,13 @@ import re
 from collections.abc import Iterable
 
 from toolcrib.approval.shell.model import NOTHING, UNKNOWN, ExpandedWord, NotUnderstood, Origin, StreamData, name_set
-from toolcrib.approval.shell.paths import is_private, is_secret, place, resolve
+from toolcrib.approval.shell.paths import is_private, is_secret, place, reached, resolve
 from toolcrib.approval.shell.rules import BY_PROGRAM, TAKES_SUBCOMMAND
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.rules.other_tools import ANY_UNLISTED
 from toolcrib.approval.shell.runner import CommandLocation, Runner
+from toolcrib.approval.shell.secret_files import protected_by_pattern, secrets_by_pattern, walked_secret
+from toolcrib.approval.shell.secret_variables import leaked_variable
 from toolcrib.approval.shell.state import ShellState
 from toolcrib.approval.shell.syntax import Redirection
 
@@ -45,6 +47,8 @@ def judge(runner: Runner, call: CommandCall, site: CommandLocation, *, handled: 
         raise NotUnderstood("a command writes to too many files to analyse")
     for path, target in written:
         judge_write(runner, path, target, call.state, site)
+        if call.program in COPIES_INPUT and target.text.startswith(UNKNOWN):
+            judge_unknown_target(runner, target, call.state, site)
 
 
 def judge_unknown_subcommand(runner: Runner, call: CommandCall, site: CommandLocation) -> None:
@@ -121,12 +125,13 @@ def opened(
     runner: Runner, target: ExpandedWord, state: ShellState, stdin: StreamData | None, site: CommandLocation
 ) -> StreamData | None:
     """What can be read from a file that is opened for a command."""
-    path = resolve(target, state)
+    path = reached(target, state)
     if NETWORK_DEVICE.match(path):
         runner.report("remote_code", "opens a network connection as a file", site, paths=(path,))
         return StreamData(None, Origin.NETWORK)
     if path in STANDARD_INPUT:
         return stdin
+    path = secrets_by_pattern(target, state) or path
     secret = Origin.SECRET if is_secret(path) else Origin.PRIVATE if is_private(path) else 0
     if secret & Origin.SECRET:
         runner.report("credential", f"reads the secret {path.replace(UNKNOWN, '…')}", site, paths=(path,))
@@ -160,8 +165,10 @@ def write_redirections(
                 state.files[path] = StreamData.join([state.files.get(path, NOTHING), output])
                 output = runner.feed(path, output, state) if path in state.sinks else NOTHING
             continue
-        path = resolve(target, state)
+        path = reached(target, state)
         judge_write(runner, path, target, state, site, verb="appends to" if operator.endswith(">>") else "overwrites")
+        if target.text.startswith(UNKNOWN):
+            judge_unknown_target(runner, target, state, site)
         if NETWORK_DEVICE.match(path) and operator != "<>":
             key = "exfiltration" if output.origin & Origin.SECRET else "remote_code"
             runner.report(key, "sends data to a network connection", site, paths=(path,))
@@ -187,6 +194,7 @@ def judge_write(
     verb: str = "writes to",
 ) -> None:
     """Report a write to a system file, a disk, or a file that the user's programs run at start-up."""
+    path = protected_by_pattern(target, state) or path
     kind = place(path, state)
     shown = path.replace(UNKNOWN, "…")
     if kind == "disk":
@@ -208,6 +216,16 @@ def judge_write(
         runner.report("system_config", f"{verb} {shown}, which configures the user's account", site, paths=(path,))
     elif re.search(r"(?:^|/)\.git/(?:hooks/|config$)", path):
         runner.report("system_config", f"{verb} {shown}, which git runs later", site, paths=(path,))
+
+
+def judge_unknown_target(runner: Runner, target: ExpandedWord, state: ShellState, site: CommandLocation) -> None:
+    """Report a write to a file that only the running shell knows; one that another program named is not asked about."""
+    name = target.text.strip(UNKNOWN).lstrip("/")
+    if name:
+        if place(f"{state.home}/{name}", state) in ("home_config", "secret"):
+            runner.report("system_config", f"writes to {name} in a folder that is only known at run time", site)
+    elif not target.origin and not state.remote and not state.container:
+        runner.report("unknown_command", "which file it writes to is only known at run time", site)
 
 
 def prints_nothing(words: list[str]) -> bool:
@@ -234,34 +252,44 @@ def judge_flow(runner: Runner, call: CommandCall, site: CommandLocation) -> None
     for word in call.words:
         origin |= word.origin
     secrets = secret_paths(call)
+    walked = walked_secret(call)
     if call.program in SENDERS and sends(call):
-        sent = [path for path, is_sent in secrets if is_sent]
-        if origin & (Origin.SECRET | Origin.PRIVATE) or sent or names_secret_in_input(call):
-            runner.report("exfiltration", "sends a secret over the network", site, paths=tuple(sent))
+        sent = tuple(dict.fromkeys((*secrets, *([walked] if walked else []))))
+        if origin & (Origin.SECRET | Origin.PRIVATE | Origin.SECRET_FILE) or sent or names_secret_in_input(call):
+            runner.report("exfiltration", "sends a secret over the network", site, paths=sent)
             return
-    system = tuple(path for path, _ in secrets if SYSTEM_SECRET.match(path))
+    variable = leaked_variable(call) if origin & Origin.KEY else ""
+    if variable:
+        runner.report("exfiltration", f"sends {variable} over the network", site)
+        return
+    system = tuple(path for path in secrets if SYSTEM_SECRET.match(path))
     if system and call.program not in REVEALERS and call.program not in LOOKERS:
         runner.report("credential", f"reads the secret {system[0]}", site, paths=system)
-    if (
-        call.program in REVEALERS
-        and secrets
-        and not (call.program in ("grep", "rg", "egrep") and call.arguments.has(*QUIET))
-    ):
-        paths = tuple(path for path, _ in secrets if is_secret(path))
-        if paths:
-            runner.report("credential", f"reads the secret {paths[0].replace(UNKNOWN, '…')}", site, paths=paths)
-    elif (
-        call.stdin is not None
-        and call.stdin.origin & Origin.SECRET
-        and call.program in REVEALERS
-        and call.stdin.origin & Origin.FILE
-    ):
+    if walked:
+        shown = walked.replace(UNKNOWN, "…")
+        runner.report("credential", f"reads every file in {shown}, which holds secrets", site, paths=(walked,))
+    elif call.program in REVEALERS and not lists_names_only(call):
+        judge_revealed(runner, call, secrets, site)
+
+
+def judge_revealed(runner: Runner, call: CommandCall, secrets: list[str], site: CommandLocation) -> None:
+    """Report secrets that a program shows or copies."""
+    paths = tuple(path for path in secrets if is_secret(path))
+    if paths:
+        runner.report("credential", f"reads the secret {paths[0].replace(UNKNOWN, '…')}", site, paths=paths)
+    elif any(word.origin & Origin.SECRET_FILE for word in call.words):
+        runner.report("credential", "reads files that may be secrets", site)
+    elif call.stdin is not None and call.stdin.origin & Origin.SECRET and call.stdin.origin & Origin.FILE:
         runner.report("credential", "reads a secret", site)
 
 
-def secret_paths(call: CommandCall) -> list[tuple[str, bool]]:
-    """The secret files among the words of a command, each with whether a network program would send it."""
-    found: list[tuple[str, bool]] = []
+def lists_names_only(call: CommandCall) -> bool:
+    return call.program in ("grep", "rg", "egrep") and call.arguments.has(*QUIET)
+
+
+def secret_paths(call: CommandCall) -> list[str]:
+    """The secret files among the words of a command, and those that their wildcards may match."""
+    found: list[str] = []
     identity = False
     for word in call.words:
         text = word.text
@@ -273,12 +301,15 @@ def secret_paths(call: CommandCall) -> list[tuple[str, bool]]:
             and text in ("-keyout", "-out", "-i", "--key", "-E", "--cert", "-F", "--cacert")
             and not (call.program == "curl" and text == "-F")
         )
+        pattern = secrets_by_pattern(word, call.state, private=call.program in SENDERS) if word.glob else ""
+        if pattern:
+            found.append(pattern)
         for candidate in candidates(text):
-            path = resolve(candidate, call.state)
+            path = reached(candidate, call.state)
             known = call.state.files.get(path)
             carried = known is not None and bool(known.origin & (Origin.SECRET | Origin.PRIVATE))
             if is_secret(path) or (call.program in SENDERS and (carried or is_private(path))):
-                found.append((path, True))
+                found.append(path)
                 break
     return found
 
@@ -318,12 +349,16 @@ def sends(call: CommandCall) -> bool:
 ALL_OPERANDS = name_set(
     "tee touch truncate rm unlink shred sponge mkdir rmdir mktemp chattr nano vi vim nvim emacs ed ex srm wipe"
 )
+COPIES_INPUT = name_set("tee sponge dd")
+ON_LINKS = name_set("rm unlink rmdir mv ln srm")
+"""Programs that remove or replace a link, not the file that it leads to."""
 INTO_LAST = name_set("cp mv install ln rsync scp gcp gmv ditto")
 
 
 def written_paths(call: CommandCall) -> list[tuple[str, ExpandedWord]]:
     """The resolved paths that a command writes to, each with the word that named it."""
-    return [(resolve(each, call.state), each) for each in targets(call) if each.text]
+    find_path = resolve if call.program in ON_LINKS else reached
+    return [(find_path(each, call.state), each) for each in targets(call) if each.text]
 
 
 def targets(call: CommandCall) -> Iterable[ExpandedWord]:

@@ -7,7 +7,7 @@ bounded: tokens and nesting are counted, and past the limits the answer is NotUn
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -368,7 +368,7 @@ class Lexer:
             self.position = at + 2
             expression = self.expression(IN_EXPRESSION, "[", "]")
             self.position += 1
-            return Arithmetic(expression, quoted, at, self.position)
+            return self.recorded(Arithmetic(expression, quoted, at, self.position))
         if following == "'" and not quoted:
             return self.ansi_quoted()
         name = NAME.match(source, at + 1, self.end)
@@ -391,20 +391,26 @@ class Lexer:
         self.parentheses -= 1
         self.position += 1
         self.heredocs = outer + self.heredocs
-        return Substitution(kind, body, quoted, self.source, start, self.position)
+        return self.recorded(Substitution(kind, body, quoted, self.source, start, self.position))
+
+    def recorded(self, node: DynamicNode) -> DynamicNode:
+        """The same node, which the evaluator must come across."""
+        self.budget.dynamic.append(node)
+        return node
 
     def arithmetic(self, start: int, inside: int, quoted: bool) -> Arithmetic | None:
         """The `((…))` from `start` on; None, with nothing consumed, when it is two subshells instead."""
         before = self.position, self.end, list(self.heredocs), self.parentheses, self.newline_at
-        depth = self.budget.depth
+        depth, recorded = self.budget.depth, len(self.budget.dynamic)
         self.position = inside
         try:
             expression = self.expression(IN_EXPRESSION, "(", ")")
             if self.source.startswith("))", self.position) and self.position + 2 <= self.end:
                 self.position += 2
-                return Arithmetic(expression, quoted, start, self.position)
+                return self.recorded(Arithmetic(expression, quoted, start, self.position))
         except NotUnderstood:
             self.budget.depth = depth
+        del self.budget.dynamic[recorded:]
         # Remember it, because an enclosing arithmetic expression would try it again.
         self.not_arithmetic.add(start)
         self.position, self.end, self.heredocs, self.parentheses, self.newline_at = before
@@ -513,7 +519,7 @@ class Lexer:
             inside = re.sub(r"\\([`\\$\"])" if quoted else r"\\([`\\$])", r"\1", inside)
             body, source = self.parser.nested(inside)
         self.position = match.end()
-        return Substitution("command", body, quoted, source, start, self.position)
+        return self.recorded(Substitution("command", body, quoted, source, start, self.position))
 
     # Redirections and here-documents
 
@@ -545,7 +551,7 @@ class Lexer:
         written = self.source[delimiter.start : delimiter.end]
         literals = [part.text for part in delimiter.parts if isinstance(part, LiteralText)]
         text = "".join(literals) if len(literals) == len(delimiter.parts) else QUOTING.sub("", written)
-        body = Word((), delimiter.end, delimiter.end)
+        body = self.recorded(Word((), delimiter.end, delimiter.end))
         self.heredocs.append(_Heredoc(text, bool(QUOTING.search(written)), strip_tabs, body))
         return body
 
@@ -590,6 +596,7 @@ class Lexer:
 
 
 SubstitutionKind = Literal["command", "input", "output"]
+DynamicNode = TypeVar("DynamicNode", Substitution, Arithmetic, Word)
 
 
 def _without_tabs(part: WordPart, start: int) -> WordPart:

@@ -46,6 +46,10 @@ class Origin(IntFlag):
     """One of many things that another command found."""
     ONE = 1024
     """One thing or a few, even if little else is known: a fresh file name, the newest of a list."""
+    KEY = 2048
+    """The value of a variable that is named like a key or a password."""
+    SECRET_FILE = 4096
+    """The name of a file that may be a secret."""
 
 
 class ExpandedWord(msgspec.Struct, frozen=True):
@@ -54,13 +58,19 @@ class ExpandedWord(msgspec.Struct, frozen=True):
     text: str
     glob: bool = False
     origin: int = 0
+    keys: tuple[str, ...] = ()
+    """The variables with keys or passwords that are part of the text."""
 
     @property
     def known(self) -> bool:
         return UNKNOWN not in self.text
 
+    @property
+    def is_number(self) -> bool:
+        return self.text.isdecimal()
+
     def with_text(self, text: str) -> ExpandedWord:
-        return ExpandedWord(text, self.glob, self.origin)
+        return ExpandedWord(text, self.glob, self.origin, self.keys)
 
 
 class StreamData(msgspec.Struct, frozen=True):

@@ -17,8 +17,10 @@ from toolcrib.approval.shell.model import (
     StreamData,
     name_set,
 )
-from toolcrib.approval.shell.paths import is_private, is_secret, resolve
+from toolcrib.approval.shell.paths import is_private, is_secret, reached, resolve
 from toolcrib.approval.shell.rules.base import CommandCall
+from toolcrib.approval.shell.secret_files import secrets_by_pattern, walked_secret
+from toolcrib.approval.shell.secret_variables import names_secret
 from toolcrib.approval.shell.source_text import decode_ansi_quotes
 
 FROM_NETWORK = name_set(
@@ -84,7 +86,7 @@ def literal_output(call: CommandCall) -> StreamData:
         return StreamData((call.state.cwd or ".") + "\n") if call.state.cwd_known else StreamData(None)
     if call.program in ("true", "false", ":", "cd", "export", "set", "sleep", "wait", "mkdir", "rm", "test", "["):
         return NOTHING
-    if call.program in ("env", "printenv", "declare") and not call.words:
+    if call.program in ENVIRONMENT_PRINTERS and prints_environment(call):
         return StreamData(None, Origin.SECRET)
     if call.program in LISTERS or (call.program == "git" and call.words[:1] and call.words[0].text == "ls-files"):
         return StreamData(None, Origin.PROGRAM | Origin.LISTED)
@@ -94,6 +96,18 @@ def literal_output(call: CommandCall) -> StreamData:
         return StreamData(None, Origin.SETUP)
     one = Origin.ONE if call.program in PRINTS_ONE or _answers_git(call) else 0
     return StreamData(None, Origin.PROGRAM | one | (stdin.origin if call.program in FILTERS else 0))
+
+
+ENVIRONMENT_PRINTERS = name_set("env printenv declare typeset set export")
+
+
+def prints_environment(call: CommandCall) -> bool:
+    """True for a command that prints all variables, or one that is named like a key."""
+    options = [word.text for word in call.words if word.text.startswith("-")]
+    names = [word.text for word in call.words if not word.text.startswith("-")]
+    if call.program == "printenv" or "-p" in options:
+        return not names or any(names_secret(name) for name in names)
+    return not call.words or (call.program == "env" and not names and set(options) <= {"-0", "--null"})
 
 
 def _answers_git(call: CommandCall) -> bool:
@@ -284,13 +298,19 @@ def output_of(call: CommandCall) -> StreamData:
     origin = data.origin
     for word in call.words:
         origin |= word.origin
-        path = resolve(word.text.removeprefix("@"), call.state)
-        if word.text and is_secret(path):
+        path = reached(word.text.removeprefix("@"), call.state)
+        if word.text and (is_secret(path) or (word.glob and secrets_by_pattern(word, call.state))):
             origin |= Origin.SECRET
         elif word.text and is_private(path):
             origin |= Origin.PRIVATE
         elif path in call.state.files:
             origin |= call.state.files[path].origin & (Origin.SECRET | Origin.PRIVATE)
+    if origin & Origin.SECRET_FILE and any(word.origin & Origin.SECRET_FILE for word in call.words):
+        origin |= Origin.SECRET
+    if walked_secret(call):
+        origin |= Origin.SECRET
+    if call.program in LISTERS and origin & Origin.SECRET:
+        origin |= Origin.SECRET_FILE
     if call.program in _SILENT:
         origin &= ~(Origin.SECRET | Origin.PRIVATE)
     return StreamData(data.text, origin)

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 
-from toolcrib.approval.shell.lexer import PARENTHESES, PLAIN_WORD, Lexer
-from toolcrib.approval.shell.model import NotUnderstood
+from toolcrib.approval.shell.lexer import IN_HEREDOC, PARENTHESES, PLAIN_WORD, Lexer
+from toolcrib.approval.shell.model import MAX_TOKENS, NotUnderstood
 from toolcrib.approval.shell.source_text import Budget
 from toolcrib.approval.shell.syntax import (
     AndOrList,
@@ -69,9 +69,15 @@ TO_BRACE = frozenset({"}"})
 TO_CASE_END = frozenset({";;", "esac"})
 
 
-def parse(text: str) -> Script:
+def parse(text: str, *, max_tokens: int = MAX_TOKENS) -> Script:
     """The syntax tree of a text; `Script.error` says why when it is malformed or beyond the limits."""
-    return Parser(text, Budget()).script()
+    return Parser(text, Budget(tokens=max_tokens)).script()
+
+
+def parse_quoted(text: str) -> Word:
+    """A text that the shell expands like the inside of double quotes; a double quote in it is literal."""
+    lexer = Parser(text, Budget()).lexer
+    return Word(tuple(lexer.quoted_parts(IN_HEREDOC, "")), 0, lexer.end)
 
 
 def split_words(text: str) -> tuple[Word, ...] | None:
@@ -103,7 +109,7 @@ class Parser:
         except NotUnderstood as reason:
             error = str(reason)
             body = CommandList(tuple(self.complete), NONE_IN_BACKGROUND, 0, lexer.position)
-        return Script(lexer.original, lexer.source, body, error)
+        return Script(lexer.original, lexer.source, body, error, tuple(self.budget.dynamic))
 
     # What the lexer needs
 

@@ -6,6 +6,7 @@ import re
 from posixpath import normpath
 from typing import Literal
 
+from toolcrib.approval.shell.file_view import follow_made_links
 from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, name_set
 from toolcrib.approval.shell.state import ShellState
 
@@ -79,6 +80,9 @@ PUBLIC = re.compile(r"\.pub$|/etc/ssl/certs/|/(?:ca-certificates|cacert|fullchai
 CLIMBS = re.compile(
     r"(?:\.\./)+(?=(?:etc|usr|boot|proc|sys|root)(?:/|$))|(?:\.\./){3,}(?=(?:bin|sbin|lib|var|dev|home|opt)(?:/|$))"
 )
+SENSITIVE_PLACES = frozenset({"root", "home", "system_root", "system", "home_config", "secret", "disk", "device"})
+KERNEL_FILES = ("/dev/", "/proc/")
+"""Links there change with the process that follows them."""
 MAX_PATH = 4096
 MAX_NAME = 256
 """No file system allows longer paths; only the end of one is analysed."""
@@ -86,7 +90,37 @@ TEMPORARY = re.compile(r"/(?:var/)?tmp/|/dev/shm/|/private/tmp/|/var/folders/")
 
 
 def resolve(field: ExpandedWord | str, state: ShellState) -> str:
-    """The path that a word names, normalised and relative to the current directory; keeps globs and UNKNOWN."""
+    """The path that a word names, normalised and relative to the current directory; keeps globs and UNKNOWN.
+
+    Links in its folder are followed if they lead to something sensitive; a link at its end is not, because `rm` and
+    the like act on the link.
+    """
+    path = written_path(field, state)
+    text = field if isinstance(field, str) else field.text
+    return followed(path, state, final=text.endswith("/")) if state.links or state.view is not None else path
+
+
+def reached(field: ExpandedWord | str, state: ShellState) -> str:
+    """The same for a file that is opened: a link at the end of the path is followed, too."""
+    path = written_path(field, state)
+    return followed(path, state, final=True) if state.links or state.view is not None else path
+
+
+def followed(path: str, state: ShellState, *, final: bool) -> str:
+    """The path with links resolved if they lead to something sensitive; otherwise the path as it is."""
+    if state.links:
+        path = follow_made_links(path, state.links, final=final)
+    view = state.view
+    if view is None or path[:1] != "/" or path.startswith(KERNEL_FILES) or UNKNOWN in path or state.mounts:
+        return path
+    real = view.real(path) if final else view.real_place(path)
+    if real == path or (real.startswith(KERNEL_FILES) and not DISK.match(real)):
+        return path
+    return real if place(real, state) in SENSITIVE_PLACES else path
+
+
+def written_path(field: ExpandedWord | str, state: ShellState) -> str:
+    """The path that a word names, as text."""
     text = field if isinstance(field, str) else field.text
     if not text:
         return text

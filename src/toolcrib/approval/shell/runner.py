@@ -9,7 +9,7 @@ import msgspec
 
 from toolcrib.approval.shell.model import ExpandedWord, Severity, StreamData
 from toolcrib.approval.shell.rules.base import CommandCall
-from toolcrib.approval.shell.state import ShellState
+from toolcrib.approval.shell.state import ShellState, Value
 
 
 class CommandLocation(msgspec.Struct, frozen=True):
@@ -36,6 +36,12 @@ class Runner(Protocol):
 
     def define_alias(self, name: str, text: str, site: CommandLocation) -> None:
         """Remember an alias; it is judged at the end unless something calls it first."""
+
+    def assign(self, name: str, value: Value, state: ShellState) -> None:
+        """Set a variable by a name that may have a subscript, which the shell evaluates."""
+
+    def calculate(self, expression: str, state: ShellState) -> None:
+        """Judge the commands that the shell runs when it calculates an expression."""
 
     def spend(self, steps: int) -> None:
         """Count work beyond judging one command; raises NotUnderstood when the budget is used up.

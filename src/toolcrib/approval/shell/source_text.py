@@ -8,6 +8,7 @@ from bisect import bisect_left, bisect_right
 import msgspec
 
 from toolcrib.approval.shell.model import MAX_DEPTH, MAX_HEREDOCS, MAX_TOKENS, NotUnderstood
+from toolcrib.approval.shell.syntax import SyntaxNode
 
 CONTINUATION = re.compile(r"(?<!\\)(?:\\\\)*+\\\n")
 ANSI_PIECE = re.compile(
@@ -26,6 +27,8 @@ class Budget(msgspec.Struct):
     tokens: int = MAX_TOKENS
     heredocs: int = MAX_HEREDOCS
     depth: int = 0
+    dynamic: list[SyntaxNode] = msgspec.field(default_factory=list)
+    """What a shell evaluates while it reads words: substitutions, arithmetic and here-documents."""
 
     def spend(self) -> None:
         self.tokens -= 1

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from toolcrib.approval.shell.file_view import FileView
 from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, StreamData
 
 if TYPE_CHECKING:
@@ -56,6 +57,12 @@ class ShellState(msgspec.Struct):
 
     stack: tuple[str, ...] = ()
     """The directories that `pushd` left and `popd` goes back to."""
+    links: dict[str, str] = msgspec.field(default_factory=dict)
+    """Links that this command line made: their paths and where they lead."""
+    view: FileView | None = None
+    """The files of this machine; None where the command would run elsewhere."""
+    integers: frozenset[str] = frozenset()
+    """Variables that calculate what is assigned to them (`declare -i`)."""
 
     def copy(self) -> ShellState:
         """An independent copy, as for a subshell."""
@@ -80,6 +87,9 @@ class ShellState(msgspec.Struct):
             self.listing,
             own=self.own,
             stack=self.stack,
+            links=dict(self.links),
+            view=self.view,
+            integers=self.integers,
         )
 
     def assign(self, name: str, value: Value) -> None:
@@ -125,6 +135,8 @@ class ShellState(msgspec.Struct):
         self.descriptors.update(other.descriptors)
         self.outputs.update(other.outputs)
         self.input = other.input or self.input
+        self.integers |= other.integers
+        self.links.update(other.links)
         self.fetched = tuple(dict.fromkeys((*self.fetched, *other.fetched)))
         if other.cwd != self.cwd:
             self.cwd, self.cwd_known = other.cwd, other.cwd_known

@@ -248,6 +248,8 @@ class Script(SyntaxNode, frozen=True, gc=False):
     """The text without line continuations, which the spans of the tree point into."""
     body: CommandList
     error: str = ""
+    dynamic: tuple[SyntaxNode, ...] = ()
+    """Every substitution, arithmetic expression and here-document in the tree; the evaluator comes across each."""
 
 
 def walk(node: SyntaxNode) -> Iterator[SyntaxNode]:
@@ -261,7 +263,7 @@ def walk(node: SyntaxNode) -> Iterator[SyntaxNode]:
             value = getattr(current, name)
             if isinstance(value, SyntaxNode):
                 below.append(value)
-            elif isinstance(value, tuple):
+            elif isinstance(value, tuple) and name != "dynamic":
                 below.extend(value)
         pending.extend(reversed(below))
 

@@ -8,13 +8,14 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Protocol, TextIO
 
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from toolcrib.cli.chat.picker import PickerRow
 from toolcrib.cli.chat.renderer import THEME, ThemeName
 from toolcrib.cli.chat.status import Status
 
@@ -92,8 +93,16 @@ class Frontend(Protocol):
     @property
     def has_colour(self) -> bool: ...
 
+    def send(self, sequence: str) -> None:
+        """Send a control sequence to the terminal; nothing where there is none."""
+        ...
+
     def prefill(self, text: str) -> None:
         """Put text into the input line, if it is empty."""
+        ...
+
+    async def pick(self, title: str, rows: Sequence[PickerRow], chosen: int = 0) -> int | None:
+        """Let the person choose a row; None if they don't, or if this frontend cannot redraw."""
         ...
 
     def suspended(self) -> AbstractAsyncContextManager[None]:
@@ -187,8 +196,15 @@ class LineFrontend:
     def has_colour(self) -> bool:
         return False
 
+    def send(self, sequence: str) -> None:
+        if self._asides.isatty():
+            _write(self._asides, sequence)
+
     def prefill(self, text: str) -> None:
         self.show(Text(f"not sent: {text}"))
+
+    async def pick(self, title: str, rows: Sequence[PickerRow], chosen: int = 0) -> int | None:
+        return None
 
     @asynccontextmanager
     async def suspended(self) -> AsyncIterator[None]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from toolcrib.cli.chat.renderer import THEMES, table
-from toolcrib.cli.chat.slash import Chat, SlashCommand
+from toolcrib.cli.chat.renderer import THEMES
+from toolcrib.cli.chat.slash import Chat, SlashCommand, table
 from toolcrib.core.approvals import MODES, Mode
 from toolcrib.core.errors import UsageError
 

@@ -22,7 +22,8 @@ from toolcrib.agent.events import (
     RunResult,
     SubagentProgressed,
 )
-from toolcrib.cli.chat.images import NOT_ATTACHED, save_images, with_images
+from toolcrib.cli.chat.attachments import Attachment, compose, piped_text
+from toolcrib.cli.chat.images import save_images
 from toolcrib.cli.chat.options import ChatOptions
 from toolcrib.cli.chat.start import DEFAULT_MODEL_LINE, ask_to_trust, is_default_model, open_agent, open_host
 from toolcrib.cli.chat.symbols import symbols_for
@@ -99,6 +100,7 @@ async def answer_once(options: ChatOptions, settings: Settings) -> int:
     """Ask the agent one question; returns the exit code."""
     approver = console_approver(settings)
     asker = ConsoleAsker(approver) if is_interactive() else None
+    piped = piped_text()
     if asker is not None and not options.quiet and not options.as_json:
         await ask_to_trust(options, settings, approver.ask_line)
     host = open_host(options, approver, asker, settings)
@@ -109,7 +111,7 @@ async def answer_once(options: ChatOptions, settings: Settings) -> int:
                 note(DEFAULT_MODEL_LINE)
             for warning in agent.warnings:
                 note(warning)
-            result = await _run(agent, options)
+            result = await _run(agent, options, piped)
         finally:
             await agent.close()
         if not options.as_json:
@@ -119,14 +121,15 @@ async def answer_once(options: ChatOptions, settings: Settings) -> int:
         await host.close()
 
 
-async def _run(agent: Agent, options: ChatOptions) -> RunResult:
+async def _run(agent: Agent, options: ChatOptions, piped: Attachment | None) -> RunResult:
     _stop_at_first_interrupt(agent, asyncio.get_running_loop())
-    question, notes = with_images(options.query or "", Path(options.cwd) if options.cwd else None)
-    for line in notes:
-        if not options.quiet or line.startswith(NOT_ATTACHED):
+    folder = Path(options.cwd) if options.cwd else None
+    question = await compose(agent, options.query or "", folder, [piped] if piped else [])
+    for line in question.notes:
+        if not options.quiet or "not attached" in line:
             note(line)
     printer = ResultPrinter(agent)
-    result = await agent.run(question, on_event=_watcher(agent, options, printer))
+    result = await agent.run(question.message, on_event=_watcher(agent, options, printer))
     if printer.problem is not None:
         raise printer.problem
     return result

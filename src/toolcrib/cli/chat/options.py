@@ -11,6 +11,8 @@ class ChatOptions(Struct, frozen=True, kw_only=True):
     """The checked options of a chat."""
 
     query: str | None = None
+    prompt: str = ""
+    """The first message of an interactive chat."""
     model: str = ""
     provider: str = ""
     toolsets: tuple[str, ...] | None = None

@@ -34,8 +34,12 @@ class ChatApprover:
         self._status = status
         self._stop = stop
         self._loop = asyncio.get_running_loop()
+        self.own_calls: set[str] = set()
+        """Calls that the person typed: they have decided already. What is always denied never gets here."""
 
     async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
+        if request.call_id in self.own_calls:
+            return ApprovalAnswer(choice="once")
         return await self._in_chat(self._ask(request))
 
     async def ask_secret(self, prompt: str, timeout_seconds: float) -> str | None:

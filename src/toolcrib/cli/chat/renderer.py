@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable
 from typing import Literal
 
 from rich.console import Console, RenderableType
-from rich.table import Table
-from rich.text import Text
 from rich.theme import Theme
-
-from toolcrib.cli.output import clean
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)$")
 _LIST_ITEM = re.compile(r" {0,3}(?:[-*+]|\d{1,9}[.)])(?: |$)")
@@ -143,6 +138,14 @@ def _is_row(line: str) -> bool:
     return line.lstrip().startswith("|")
 
 
+def as_markdown(text: str, theme: ThemeName = "dark") -> RenderableType:
+    """A block of an answer, to be rendered."""
+    # Only an answer needs the parser and the highlighter, which take a tenth of the start to load.
+    from toolcrib.cli.chat.markdown import ChatMarkdown  # noqa: PLC0415
+
+    return ChatMarkdown(text, theme)
+
+
 class TerminalRenderer:
     """Renders Rich objects to text. Lines have no padding, so that resizing the terminal does not wrap them."""
 
@@ -174,10 +177,7 @@ class TerminalRenderer:
 
     def draw_markdown(self, text: str, columns: int) -> str:
         """A block of an answer, rendered."""
-        # Only an answer needs the parser and the highlighter, which take a tenth of the start to load.
-        from toolcrib.cli.chat.markdown import ChatMarkdown  # noqa: PLC0415
-
-        return self.draw(ChatMarkdown(text, self.theme), columns)
+        return self.draw(as_markdown(text, self.theme), columns)
 
     def draw(self, renderable: RenderableType, columns: int) -> str:
         """The rendered lines, each with its line break."""
@@ -193,15 +193,3 @@ class TerminalRenderer:
 
 def _is_empty(line: str) -> bool:
     return not _STYLE.sub("", line).strip()
-
-
-def table(rows: Iterable[Iterable[str]], *, heading: Iterable[str] = ()) -> RenderableType:
-    """Rows in columns; long texts are folded."""
-    titles = tuple(heading)
-    drawn_table = Table(box=None, show_header=bool(titles), header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    drawn = [[Text(clean(cell)) for cell in row] for row in rows]
-    for at in range(max([len(titles), *map(len, drawn)], default=0)):
-        drawn_table.add_column(titles[at] if titles else "", overflow="fold", no_wrap=at == 0)
-    for row in drawn:
-        drawn_table.add_row(*row)
-    return drawn_table

@@ -20,20 +20,23 @@ from toolcrib.agent.host import AgentHost
 from toolcrib.approval.approvers.console import ConsoleApprover
 from toolcrib.approval.approvers.question import wants_colour
 from toolcrib.approval.grants import suggest
+from toolcrib.cli.chat.attachments import Attachment, compose
 from toolcrib.cli.chat.calls import CallHistory
 from toolcrib.cli.chat.frontend import Frontend, LineFrontend
-from toolcrib.cli.chat.images import save_images, with_images
+from toolcrib.cli.chat.images import save_images
 from toolcrib.cli.chat.input import ChatCompleter
 from toolcrib.cli.chat.options import ChatOptions
 from toolcrib.cli.chat.questions import ChatApprover, ChatAsker
 from toolcrib.cli.chat.screen import THINKING, Screen
+from toolcrib.cli.chat.session_commands import run_own_command
 from toolcrib.cli.chat.slash import SlashCommand, find_command, is_path, plugin_commands, split_command
 from toolcrib.cli.chat.slash_commands import COMMANDS
 from toolcrib.cli.chat.start import DEFAULT_MODEL_LINE, ask_to_trust, is_default_model, open_agent, open_host
 from toolcrib.cli.chat.status import HINT_SECONDS, STOPPING, Activity, Status, git_branch
-from toolcrib.cli.chat.summary import chat_summary, greeting, resumed_lines, warnings
+from toolcrib.cli.chat.summary import chat_summary, greeting, replay, warnings
 from toolcrib.cli.chat.symbols import short_cost, short_count, symbols_for
 from toolcrib.cli.chat.terminal import TerminalFrontend, capture_stray_output, edit_line
+from toolcrib.cli.chat.user_commands import UserCommands, project_commands
 from toolcrib.cli.output import clean, one_line
 from toolcrib.config.environment import environment
 from toolcrib.config.settings import Settings
@@ -158,6 +161,8 @@ class ChatSession:
         self._idle.set()
         self._tasks: asyncio.TaskGroup | None = None
         self._job: asyncio.Future[None] | None = None
+        self.attached: list[Attachment] = []
+        """What goes along with the next message."""
         self._asides: set[asyncio.Task[None]] = set()
         """Commands that run while the agent works."""
         self._interrupted_at = -HINT_SECONDS
@@ -168,6 +173,8 @@ class ChatSession:
         screen.plan = lambda: host.todo.store(self.agent.session_id).read()
         self.status.plan = screen.plan()
         self.status.output_lines = host.settings.chat.output_lines
+        self._user_commands = UserCommands(host.settings.home, self.folder)
+        self.own_calls: set[str] = set()
         self.status.bar = lambda: self._bar
         self._bar: list[str] = []
         self._refresh_bar()
@@ -247,6 +254,9 @@ class ChatSession:
             return
         if not text.strip():
             return
+        if text.lstrip().startswith("!") and text.strip("! \n"):
+            self._run_own(text)
+            return
         command = split_command(text)
         if command is None or (command[0] not in self.commands() and is_path(text.strip())):
             self.ask_agent(text)
@@ -258,6 +268,14 @@ class ChatSession:
             self.screen.problem(str(error))
             return
         self._run_command(found, command[1])
+
+    def _run_own(self, text: str) -> None:
+        """Run a command that the person typed after `!`."""
+        self.screen.echo(text)
+        if self.is_working:
+            self.screen.say("The command has to wait until the agent is done; type /stop to stop it.")
+            return
+        self._put(lambda: run_own_command(self, text.lstrip()[1:].strip()))
 
     async def settled(self) -> None:
         await self._idle.wait()
@@ -364,12 +382,12 @@ class ChatSession:
         self._notifications.session_changed()
 
     def commands(self) -> dict[str, SlashCommand]:
-        """All commands by name; a plugin cannot replace one of ours."""
+        """All commands by name; neither a plugin nor a file can replace one of ours."""
         if not self._commands:
             declared = [one for plugin in self.host.runtime.loaded_plugins for one in plugin.declarations]
             offered = [*plugin_commands(declared), *COMMANDS]
-            self._commands = dict(sorted({one.name: one for one in offered}.items()))
-        return self._commands
+            self._commands = {one.name: one for one in offered}
+        return dict(sorted({**self._user_commands.current(), **self._commands}.items()))
 
     def _stored_result(self, session_id: str, call_id: str) -> str:
         found = self.host.store.messages(session_id, states=("live", "folded", "undone"))
@@ -417,11 +435,12 @@ class ChatSession:
 
     async def _ask(self, text: str) -> None:
         await self._notifications.before_turn()
-        message, notes = with_images(text, Path(self.folder))
-        for line in notes:
+        attached, self.attached = self.attached, []
+        question = await compose(self.agent, text, Path(self.folder), attached)
+        for line in question.notes:
             self.screen.note(line)
         self.screen.shows_output = self.agent.provider.profile(self.agent.model).small
-        result = await self.agent.run(message, on_event=self._hear)
+        result = await self.agent.run(question.message, on_event=self._hear)
         if self.agent.mode == "plan" and result.outcome == "answered" and self._asker.is_attended:
             await self._settle_plan(result.answer)
 
@@ -515,14 +534,18 @@ class _ChatBuilder:
     async def run(self) -> int:
         console = self._console_approver()
         if self._attended and not self._options.quiet:
-            await ask_to_trust(self._options, self._settings, console.ask_line)
+            await ask_to_trust(self._options, self._settings, console.ask_line, project_commands)
         approver = ChatApprover(console, self._frontend, self._status, self._stop)
         asker = ChatAsker(self._frontend, self._status, attended=self._attended)
         host = open_host(self._options, approver, asker, self._settings)
         try:
             agent = open_agent(host, self._options)
             session = self._session = ChatSession(self._options, host, self._frontend, self._screen, asker, agent)
+            if self._attended:
+                approver.own_calls = session.own_calls
             self._greet(session)
+            if self._options.prompt:
+                session.submit(self._options.prompt)
             try:
                 await session.run()
                 rows = [] if self._options.quiet else await chat_summary(session)
@@ -540,7 +563,7 @@ class _ChatBuilder:
         if is_default_model(session.agent.provider, self._options, session.host) and not self._options.quiet:
             self._screen.say(DEFAULT_MODEL_LINE, "yellow")
         if self._options.resume is not None:
-            self._frontend.show(*resumed_lines(session.agent, self._status.symbols), gap=True)
+            self._frontend.show(replay(session.agent, self._status.symbols, self._frontend.columns), gap=True)
         else:
             self._frontend.show(*warnings(session.agent))
 

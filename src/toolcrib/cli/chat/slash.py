@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from msgspec import Struct
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.host import AgentHost
+from toolcrib.cli.chat.attachments import Attachment
 from toolcrib.cli.chat.screen import Screen
 from toolcrib.cli.chat.status import Status
-from toolcrib.cli.output import one_line
+from toolcrib.cli.output import clean, one_line
 from toolcrib.core.approvals import Mode
 from toolcrib.core.attempt import attempt_async
 from toolcrib.core.errors import UnknownName
@@ -34,6 +38,11 @@ class Chat(Protocol):
     agent: Agent
     screen: Screen
     status: Status
+    folder: str
+    attached: list[Attachment]
+    """What goes along with the next message."""
+    own_calls: set[str]
+    """The ids of calls that the person makes, which need no further approval."""
 
     @property
     def is_working(self) -> bool: ...
@@ -81,6 +90,8 @@ class SlashCommand(Struct, frozen=True, kw_only=True):
     """The possible arguments, for completion."""
     aliases: tuple[str, ...] = ()
     of_plugin: str = ""
+    of_user: str = ""
+    """The Markdown file that defines it."""
 
 
 def split_command(text: str) -> tuple[str, str] | None:
@@ -158,3 +169,15 @@ def _takes_text(handler: Any) -> bool:
         one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD, one.VAR_POSITIONAL)
         for one in signature.parameters.values()
     )
+
+
+def table(rows: Iterable[Iterable[str]], *, heading: Iterable[str] = ()) -> RenderableType:
+    """Rows in columns; long texts are folded."""
+    titles = tuple(heading)
+    drawn_table = Table(box=None, show_header=bool(titles), header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    drawn = [[Text(clean(cell)) for cell in row] for row in rows]
+    for at in range(max([len(titles), *map(len, drawn)], default=0)):
+        drawn_table.add_column(titles[at] if titles else "", overflow="fold", no_wrap=at == 0)
+    for row in drawn:
+        drawn_table.add_row(*row)
+    return drawn_table

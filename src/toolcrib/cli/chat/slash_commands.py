@@ -9,29 +9,25 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from rich.text import Text
 
-from toolcrib.agent.hooks import fire
 from toolcrib.approval.deferred_gate import DeferredGate
 from toolcrib.approval.grants import Grant
 from toolcrib.cli.chat.mode_commands import MODE_COMMANDS
-from toolcrib.cli.chat.renderer import table
-from toolcrib.cli.chat.slash import Chat, SlashCommand, find_command
-from toolcrib.cli.chat.summary import resumed_lines, running_processes, short_path
+from toolcrib.cli.chat.session_commands import SESSION_COMMANDS
+from toolcrib.cli.chat.slash import Chat, SlashCommand, find_command, table
+from toolcrib.cli.chat.summary import running_processes, short_path
 from toolcrib.cli.chat.symbols import short_cost, short_count, short_duration
 from toolcrib.cli.commands.approvals import open_log, outcome, short_command
-from toolcrib.cli.model_choice import chosen_model, model_choices
 from toolcrib.cli.output import local_time, one_line, plural
 from toolcrib.cli.tool_state import tool_states
-from toolcrib.core.errors import SessionError, UsageError
+from toolcrib.core.errors import UsageError
 from toolcrib.core.types import JsonObject
 from toolcrib.sessions.memory import TARGETS, MemoryStore, Target
-from toolcrib.sessions.records import Session
 from toolcrib.sessions.todo import MARKS
 
 if TYPE_CHECKING:
     from toolcrib.mcp.client.servers import ServerStatus
 
 
-SHOWN_SESSIONS = 15
 SHOWN_DECISIONS = 8
 PRESET = "hermes-"
 """The prefix of presets for whole frontends, which are not listed here."""
@@ -53,91 +49,6 @@ RELOAD, RECONNECT = "reload", "reconnect"
 NO_SERVERS = "No MCP servers are configured; run `toolcrib mcp add` to add one, then type /mcp reload."
 SERVER_STATES = {"waiting": "waiting to retry", "needs_login": "needs login"}
 RECONNECT_SECONDS = 10.0
-
-
-async def start_new(chat: Chat, _: str) -> None:
-    before, host = chat.agent.session_id, chat.host
-    await chat.use(chat.new_agent(), "reset")
-    await fire(
-        host.runtime.hooks,
-        "on_session_reset",
-        session_id=chat.agent.session_id,
-        platform=host.platform,
-        reason="new_session",
-        old_session_id=before,
-        new_session_id=chat.agent.session_id,
-    )
-    chat.screen.say(f"Started session {chat.agent.session_id}. To go back: /resume {before}")
-
-
-async def resume(chat: Chat, wanted: str) -> None:
-    if not wanted:
-        await list_sessions(chat, "")
-        chat.screen.note("Type /resume ID to resume one; part of its title is enough.")
-        return
-    session = _find_session(chat, wanted)
-    if session.id == chat.agent.session_id:
-        chat.screen.say("This is the current session.")
-        return
-    await chat.use(chat.new_agent(session.id), "resume")
-    chat.screen.frontend.show(*resumed_lines(chat.agent, chat.status.symbols), gap=True)
-
-
-async def branch(chat: Chat, _: str) -> None:
-    before = chat.agent.session_id
-    await chat.use(chat.agent.branch(), "branch")
-    chat.screen.say(f"Branched to session {chat.agent.session_id}. To go back: /resume {before}")
-
-
-async def list_sessions(chat: Chat, words: str) -> None:
-    found = _matching_sessions(chat, words)
-    if not found:
-        chat.screen.say("No session matches." if words else "There are no sessions yet.")
-        return
-    chat.screen.frontend.show(
-        table([_session_row(chat, one) for one in found], heading=("session", "last used", "messages", "title")),
-        gap=True,
-    )
-
-
-async def set_title(chat: Chat, title: str) -> None:
-    if not title:
-        chat.screen.say(chat.agent.session.title or "This session has no title; set one with /title TEXT.")
-        return
-    chat.host.store.update(chat.agent.session_id, title=one_line(title))
-    chat.screen.say(f"Renamed this session to {one_line(title)!r}.")
-
-
-def complete_sessions(chat: Chat) -> Iterable[str]:
-    return [one.id for one in chat.host.store.list(limit=SHOWN_SESSIONS)]
-
-
-def _find_session(chat: Chat, wanted: str) -> Session:
-    """The session with this id, or the only one whose title contains these words."""
-    try:
-        return chat.host.store.get(wanted)
-    except SessionError:
-        titled = _matching_sessions(chat, wanted)
-        if len(titled) == 1:
-            return titled[0]
-        if titled:
-            raise SessionError(
-                f"{plural(len(titled), 'session')} have {wanted!r} in the title; name one: "
-                + ", ".join(one.id for one in titled[:3])
-            ) from None
-        raise
-
-
-def _matching_sessions(chat: Chat, words: str) -> list[Session]:
-    if not words:
-        return chat.host.store.list(limit=SHOWN_SESSIONS)
-    found = chat.host.store.list(limit=1_000)
-    return [one for one in found if words.lower() in one.title.lower()][:SHOWN_SESSIONS]
-
-
-def _session_row(chat: Chat, one: Session) -> tuple[str, str, str, str]:
-    title = f"{one_line(one.title)} (current)" if one.id == chat.agent.session_id else one_line(one.title)
-    return one.id, local_time(one.updated_at)[:16], str(one.message_count), title.strip()
 
 
 async def show_tools(chat: Chat, toolset: str) -> None:
@@ -293,34 +204,16 @@ async def show_help(chat: Chat, name: str) -> None:
         one = find_command(commands, name.lstrip("/").lower())
         chat.screen.say(f"/{one.name} {one.arguments}".rstrip() + f": {one.summary}")
         return
-    rows = [(f"/{one.name} {one.arguments}".rstrip(), one.summary) for one in commands.values() if not one.of_plugin]
-    added = [(f"/{one.name} {one.arguments}".rstrip(), one.summary) for one in commands.values() if one.of_plugin]
     frontend = chat.screen.frontend
-    frontend.show(table(rows), gap=True)
-    if added:
-        frontend.show(Text("From plugins", "bold"), table(added), gap=True)
+    groups: dict[str, list[tuple[str, str]]] = {"": [], "Your own": [], "From plugins": []}
+    for one in commands.values():
+        group = "From plugins" if one.of_plugin else "Your own" if one.of_user else ""
+        groups[group].append((f"/{one.name} {one.arguments}".rstrip(), one.summary))
+    for heading, rows in groups.items():
+        if rows:
+            frontend.show(*([Text(heading, "bold")] if heading else []), table(rows), gap=True)
     frontend.show(Text("Keys", "bold"), table(KEYS), gap=True)
-    chat.screen.say("Image files named in a message are attached. @ completes paths.", "dim", gap=True)
-
-
-async def switch_model(chat: Chat, wanted: str) -> None:
-    agent, settings = chat.agent, chat.host.settings
-    if not wanted:
-        choices = model_choices(settings)
-        chat.screen.say(f"Using {agent.model or 'the default model'} (provider: {agent.provider.name}).")
-        if choices:
-            chat.screen.frontend.show(table((one.name, one.about) for one in choices))
-        chat.screen.note(
-            "Type /model NAME to switch for this session; run `toolcrib model use NAME` to change the default."
-        )
-        return
-    choice = chosen_model(settings, wanted)
-    agent.use_model(choice.model, choice.provider)
-    chat.screen.say(f"Now using {agent.model} (provider: {agent.provider.name}) in this session.")
-
-
-def complete_models(chat: Chat) -> Iterable[str]:
-    return [one.name for one in model_choices(chat.host.settings)]
+    chat.screen.say("@path attaches a file, a folder or an image. !command runs a command of yours.", "dim", gap=True)
 
 
 async def steer(chat: Chat, text: str) -> None:
@@ -477,17 +370,7 @@ def complete_mcp(chat: Chat) -> Iterable[str]:
 
 
 COMMANDS = (
-    SlashCommand(name="new", summary="Start a new session", run=start_new, aliases=("reset", "clear")),
-    SlashCommand(name="resume", arguments="[ID]", summary="Resume a session", run=resume, complete=complete_sessions),
-    SlashCommand(name="branch", summary="Continue in a copy of this session", run=branch, aliases=("fork",)),
-    SlashCommand(
-        name="sessions",
-        arguments="[WORDS]",
-        summary="List sessions, newest first",
-        run=list_sessions,
-        while_working=True,
-    ),
-    SlashCommand(name="title", arguments="[TEXT]", summary="Name this session", run=set_title, while_working=True),
+    *SESSION_COMMANDS,
     SlashCommand(
         name="help",
         arguments="[COMMAND]",
@@ -496,13 +379,6 @@ COMMANDS = (
         while_working=True,
         aliases=("?",),
         complete=lambda chat: chat.commands(),
-    ),
-    SlashCommand(
-        name="model",
-        arguments="[NAME]",
-        summary="List the models, or switch to another",
-        run=switch_model,
-        complete=complete_models,
     ),
     SlashCommand(
         name="queue",

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.host import AgentHost
-from toolcrib.agent.prompt import FolderTrust, find_project_file
+from toolcrib.agent.prompt import FolderTrust, ProjectFile, find_project_file
 from toolcrib.api import adopt_runtime
 from toolcrib.cli.chat.options import ChatOptions
 from toolcrib.cli.output import one_line, stdout_reserved
@@ -18,6 +18,8 @@ from toolcrib.core.models import Provider
 from toolcrib.core.ports import Approver
 from toolcrib.registry.default import registry
 
+INSTRUCTIONS = ("instructions for the agent", "Follow them? Otherwise the agent reads them as data.")
+COMMANDS = ("slash commands for this chat", "Use them? Otherwise they are left out.")
 AskLine = Callable[[str], Awaitable[str | None]]
 
 DEFAULT_MODEL_LINE = (
@@ -62,22 +64,31 @@ def open_agent(host: AgentHost, options: ChatOptions) -> Agent:
     )
 
 
-async def ask_to_trust(options: ChatOptions, settings: Settings, ask_line: AskLine) -> None:
-    """Ask once whether the project's instructions may instruct the agent; without an answer they stay data."""
+async def ask_to_trust(
+    options: ChatOptions,
+    settings: Settings,
+    ask_line: AskLine,
+    commands_of: Callable[[str], ProjectFile | None] = lambda _: None,
+) -> None:
+    """Ask once whether the project's instructions may instruct the agent; without an answer they stay data.
+
+    The same for the project's slash commands, which `commands_of` finds: without a yes they are left out.
+    """
     if options.resume is not None or not settings.agent.project_files:
         return
-    file = find_project_file(os.path.abspath(os.path.expanduser(options.cwd or os.curdir)))  # noqa: ASYNC240, PTH100, PTH111
+    folder = os.path.abspath(os.path.expanduser(options.cwd or os.curdir))  # noqa: ASYNC240, PTH100, PTH111
     trust = FolderTrust(settings.home)
-    if file is None or trust.state(file) != "unknown":
-        return
-    lines = [
-        f"{file.name} in {one_line(file.folder)} has instructions for the agent.",
-        *([f"Note that {file.order}."] if file.order else ()),
-        "Follow them? Otherwise the agent reads them as data. [y/N] ",
-    ]
-    answer = (await ask_line("\n".join(lines)) or "").strip().lower()
-    if answer:
-        trust.remember(file, is_trusted=answer in ("y", "yes"))
+    for file, about in ((find_project_file(folder), INSTRUCTIONS), (commands_of(folder), COMMANDS)):
+        if file is None or trust.state(file) != "unknown":
+            continue
+        lines = [
+            f"{file.name} in {one_line(file.folder)} has {about[0]}.",
+            *([f"Note that {file.order}."] if file.order else ()),
+            f"{about[1]} [y/N] ",
+        ]
+        answer = (await ask_line("\n".join(lines)) or "").strip().lower()
+        if answer:
+            trust.remember(file, is_trusted=answer in ("y", "yes"))
 
 
 def is_default_model(provider: Provider, options: ChatOptions, host: AgentHost) -> bool:

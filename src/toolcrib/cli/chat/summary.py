@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from toolcrib.agent.agent import Agent
+from toolcrib.agent.tool_calls import summary_of
+from toolcrib.cli.chat.renderer import as_markdown
 from toolcrib.cli.chat.slash import Chat
 from toolcrib.cli.chat.symbols import Symbols, fitted, short_cost, short_count, short_duration
 from toolcrib.cli.output import clean, one_line, plural
-from toolcrib.core.messages import Message
+from toolcrib.core.messages import Message, RequestedCall, spoken_text
 from toolcrib.core.types import JsonObject
 from toolcrib.version import __version__
 
 SHOWN_FILES = 5
-SHOWN_ANSWER_LINES = 12
+SHOWN_REPLAY_LINES = 3
+MAX_REPLAYED = 50
+"""The most questions of a resumed session that are shown again."""
 
 
 def greeting(agent: Agent, folder: str, symbols: Symbols, columns: int) -> list[Text]:
@@ -34,17 +39,47 @@ def greeting(agent: Agent, folder: str, symbols: Symbols, columns: int) -> list[
     ]
 
 
-def resumed_lines(agent: Agent, symbols: Symbols) -> list[Text]:
-    """The last question and answer of a resumed session."""
+def replay(agent: Agent, symbols: Symbols, columns: int) -> RenderableType:
+    """A resumed session from its beginning: older answers folded to a few lines, the last one whole."""
     session = agent.session
-    rows = [Text(clean(f"Resumed {session.id}: {session.title} ({plural(session.message_count, 'message')})"), "bold")]
-    # The last answer, and the question before it.
-    spoken = [one for one in agent.messages if one.text and one.role != "tool"]
-    asked = max((at for at, one in enumerate(spoken) if one.role == "user"), default=None)
-    if asked is not None:
-        rows.append(Text(clean(f"{symbols.prompt}{one_line(spoken[asked].text)}"), "dim"))
-        rows += [Text(_ending(one, symbols), "dim") for one in spoken[asked + 1 :][-1:]]
-    return [*rows, *warnings(agent)]
+    head = f"Resumed {session.id}: {session.title} ({plural(session.message_count, 'message')})"
+    rows: list[RenderableType] = [Text(clean(head), "bold")]
+    messages = agent.messages
+    asked = [at for at, one in enumerate(messages) if _is_question(one)]
+    first = asked[-MAX_REPLAYED] if len(asked) > MAX_REPLAYED else 0
+    if first:
+        earlier = plural(len(asked) - MAX_REPLAYED, "earlier question")
+        rows.append(Text(f"{symbols.ellipsis} {earlier}; `/export` writes all of them", "dim"))
+    last = max((at for at, one in enumerate(messages) if one.role == "assistant" and one.text.strip()), default=-1)
+    for at, message in enumerate(messages[first:], first):
+        if _is_question(message):
+            rows.append(Text("\n" + _folded(f"{symbols.prompt}{spoken_text(message.text)}", symbols), "bold"))
+        elif message.role == "assistant":
+            rows += [_replayed_call(call, symbols, columns) for call in message.tool_calls]
+            rows += _answer(message, symbols, is_last=at == last)
+    return Group(*rows, *warnings(agent))
+
+
+def _is_question(message: Message) -> bool:
+    return message.role == "user" and message.origin != "untrusted" and bool(message.text.strip())
+
+
+def _answer(message: Message, symbols: Symbols, *, is_last: bool) -> list[RenderableType]:
+    if not message.text.strip():
+        return []
+    return [as_markdown(clean(message.text).strip())] if is_last else [Text(_folded(message.text, symbols), "dim")]
+
+
+def _folded(text: str, symbols: Symbols) -> str:
+    lines = clean(text).rstrip().splitlines()
+    left_out = len(lines) - SHOWN_REPLAY_LINES
+    more = [f"{symbols.ellipsis} {plural(left_out, 'more line')}"] if left_out > 0 else []
+    return "\n".join([*lines[:SHOWN_REPLAY_LINES], *more])
+
+
+def _replayed_call(call: RequestedCall, symbols: Symbols, columns: int) -> Text:
+    text = one_line(f"{symbols.done} {call.name}  {summary_of(call.arguments)}")
+    return Text(fitted(text, columns - 1, symbols.ellipsis), "dim")
 
 
 def warnings(agent: Agent) -> list[Text]:
@@ -83,13 +118,6 @@ def short_path(path: str) -> str:
     except RuntimeError:
         return path
     return f"~{path[len(home) :]}" if path == home or path.startswith(f"{home}/") else path
-
-
-def _ending(message: Message, symbols: Symbols) -> str:
-    lines = clean(message.text).strip().splitlines()
-    if len(lines) > SHOWN_ANSWER_LINES:
-        lines = [symbols.ellipsis, *lines[-SHOWN_ANSWER_LINES:]]
-    return "\n".join(lines)
 
 
 async def running_processes(chat: Chat, *, everything: bool = False) -> list[JsonObject]:

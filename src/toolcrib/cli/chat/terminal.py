@@ -9,7 +9,7 @@ import re
 import select
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
@@ -19,6 +19,7 @@ from prompt_toolkit.application.current import set_app
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import Completer
 from prompt_toolkit.data_structures import Size
+from prompt_toolkit.enums import EditingMode
 from prompt_toolkit.filters import Condition, has_completions
 from prompt_toolkit.formatted_text import ANSI, AnyFormattedText, StyleAndTextTuples
 from prompt_toolkit.formatted_text.base import OneStyleAndTextTuple
@@ -40,6 +41,7 @@ from rich.text import Text
 
 from toolcrib.cli.chat.frontend import InputListener, forward_signals
 from toolcrib.cli.chat.input import chat_keys, edit_in_editor
+from toolcrib.cli.chat.picker import Picker, PickerRow, picker_application
 from toolcrib.cli.chat.renderer import TerminalRenderer, ThemeName
 from toolcrib.cli.chat.status import FRAMES_PER_SECOND, MAX_STATUS_COLUMNS, Status
 from toolcrib.cli.output import one_line
@@ -363,6 +365,7 @@ class TerminalFrontend:
             style=DynamicStyle(lambda: STYLES[self._renderer.theme]),
             color_depth=None if colour else ColorDepth.DEPTH_1_BIT,
             erase_when_done=True,
+            editing_mode=EditingMode.VI if settings.keys == "vi" else EditingMode.EMACS,
             input=_input(self._background.take),
             output=self._output,
         )
@@ -419,8 +422,11 @@ class TerminalFrontend:
         environ = environment()
         is_known = environ.get("TERM_PROGRAM") in NOTIFYING_TERMINALS and not environ.get("TMUX")
         shows = self._settings.notify == "osc9" or (self._settings.notify == "auto" and is_known)
-        with suppress(OSError):  # the terminal is gone
-            self._output.write_raw(f"\x1b]9;{why}\x07" if shows else "\x07")
+        self.send(f"\x1b]9;{why}\x07" if shows else "\x07")
+
+    def send(self, sequence: str) -> None:
+        with suppress(OSError):  # the terminal is gone; a signal ends the chat
+            self._output.write_raw(sequence)
             self._output.flush()
 
     def prefill(self, text: str) -> None:
@@ -449,6 +455,11 @@ class TerminalFrontend:
             self._output.write_raw(text.replace("\n", "\r\n"))
             self._output.flush()
         self._app.invalidate()
+
+    async def pick(self, title: str, rows: Sequence[PickerRow], chosen: int = 0) -> int | None:
+        picker = Picker(title, rows, self._status.symbols, chosen)
+        async with self.suspended():
+            return await picker_application(picker, create_input(sys.stdin), self._output).run_async()
 
     @asynccontextmanager
     async def suspended(self) -> AsyncIterator[None]:

@@ -94,6 +94,7 @@ class _Lines:
 
 
 @click.command(name="chat")
+@click.argument("prompt", metavar="[PROMPT]", required=False)
 @click.option("-q", "--query", metavar="TEXT", help="Ask one question, print the answer and exit.")
 @click.option("-m", "--model", metavar="NAME", default="", help="The model; `provider/model` names both.")
 @click.option("--provider", metavar="NAME", default="", help="The provider; see `toolcrib model list`.")
@@ -132,10 +133,12 @@ class _Lines:
     type=click.Choice(MODES),
     help="ask: approve each edit; auto-edit: edit files of the workspace freely; plan: only read, end with a plan.",
 )
+@click.option("-c", "--continue", "continues", is_flag=True, help="Resume the latest session.")
 @click.option("--quiet", is_flag=True, help="Print only the answer, no progress.")
 @click.option("--json", "as_json", is_flag=True, help="With -q: print each event as a line of JSON.")
 @click.option("--dry-run", is_flag=True, help="With -q: print the calls the model requests without running them.")
 def chat(
+    prompt: str | None,
     query: str | None,
     model: str,
     provider: str,
@@ -145,12 +148,16 @@ def chat(
     max_turns: int | None,
     cwd: str | None,
     resume: str | None,
+    continues: bool,
     quiet: bool,
     as_json: bool,
     dry_run: bool,
     mode: Mode | None,
 ) -> int:
     """Chat with the agent, or ask it one question.
+
+    PROMPT is the first message of the chat; without a terminal it is asked like -q. What is piped in goes along with
+    the question, and @path in it attaches a file, a folder or an image.
 
     With -q, the answer goes to stdout and progress to stderr. The exit code is 0 if the agent answered, 1 if the model
     or the last tools failed, 2 for wrong usage, 3 if the budget ran out, 4 if something it needed was denied, and 130
@@ -160,14 +167,23 @@ def chat(
     Examples:
       toolcrib chat
       toolcrib chat -q "Use the weather tool for London"
+      git diff | toolcrib chat -q "Review this"
+      toolcrib "What does @src/app.py do?"
       toolcrib chat --toolsets web,file --resume
     """
+    if prompt is not None and query is not None:
+        raise UsageError("a PROMPT and -q are two questions; give one of them, as in `toolcrib chat -q TEXT`")
+    if prompt is not None and not (sys.stdin.isatty() and sys.stdout.isatty() and not (as_json or dry_run)):
+        query, prompt = prompt, None
+    if continues and resume not in (None, LATEST):
+        raise UsageError("--continue and --resume ID contradict each other; give one of them")
     if query is None and (as_json or dry_run):
         raise UsageError("--json and --dry-run need a question, as in `toolcrib chat --json -q TEXT`")
     if query is not None and not query.strip():
         raise UsageError("the question is empty; add one, as in `toolcrib chat -q TEXT`")
     options = ChatOptions(
         query=query,
+        prompt=prompt or "",
         model=model,
         provider=provider,
         toolsets=None if toolsets is None else _split(toolsets),
@@ -175,7 +191,7 @@ def chat(
         yolo=True if yolo else None,
         max_turns=max_turns,
         cwd=_folder(cwd),
-        resume=resume,
+        resume=LATEST if continues else resume,
         quiet=quiet,
         as_json=as_json,
         dry_run=dry_run,

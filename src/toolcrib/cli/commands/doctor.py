@@ -16,7 +16,7 @@ from toolcrib.cli.commands.doctor_agent import AgentState, inspect_agent
 from toolcrib.cli.models import installed_version
 from toolcrib.cli.output import one_line, plural, print_json, print_line, print_pairs, stdout_reserved
 from toolcrib.cli.runtime import open_runtime, unknown_toolsets
-from toolcrib.cli.tool_state import ToolState, lint_command, tool_states
+from toolcrib.cli.tool_state import ToolState, lint_command, rejection_text, tool_states
 from toolcrib.config.env_file import exposure, load_env_file
 from toolcrib.config.environment import environment
 from toolcrib.config.load import check_settings
@@ -42,6 +42,9 @@ EXTRAS = {
     "ssh": "asyncssh",
     "documents": "python-pptx",
     "web": "trafilatura",
+    "vision": "pillow",
+    "ocr": "rapidocr-onnxruntime",
+    "video": "imageio-ffmpeg",
     "modal": "modal",
     "daytona": "daytona",
     "vercel": "vercel-sandbox",
@@ -128,8 +131,10 @@ def inspect_installation(*, online: bool = False) -> DoctorReport:
         for file in failed
     ]
     problems += [
-        InstallationProblem(sentence, "fix the tool file or plugin that it names")
-        for sentence in dict.fromkeys(runtime.registry.rejections)
+        InstallationProblem(
+            rejection_text(one), lint_command(Path(one.path)) if one.path else "fix the plugin that it names"
+        )
+        for one in dict.fromkeys(runtime.registry.rejected)
     ]
     plugins = with_outcomes(discover_all(runtime.settings), runtime.loaded_plugins)
     problems += _plugin_problems(plugins)

@@ -30,7 +30,7 @@ from toolcrib.environments.specs import backend_name
 from toolcrib.process_identity import is_alive, own_identity
 from toolcrib.processes.ledger import Ledger
 from toolcrib.processes.process import ProcessRecord
-from toolcrib.providers.choose import ConfiguredModels, ModelChoice, UnknownProvider, explain_choice
+from toolcrib.providers.choose import ConfiguredModels, ModelChoice, UnknownProvider, explain_choice, explain_named
 from toolcrib.sessions.health import DatabaseHealth, examine_database
 from toolcrib.sessions.memory import TARGETS, MemoryStore, size_of
 
@@ -126,11 +126,11 @@ def inspect_model(settings: Settings, *, online: bool) -> ModelState:
 
 
 def _auxiliary_problem(settings: Settings) -> str:
-    wanted = settings.auxiliary
-    try:
-        explain_choice(settings, model=wanted.model, provider=wanted.provider, base_url=wanted.base_url)
-    except UnknownProvider as error:
-        return f"config key auxiliary.provider: {error}"
+    for name, wanted in (("auxiliary", settings.auxiliary), ("auxiliary.vision", settings.auxiliary.vision)):
+        try:
+            explain_named(settings, wanted)
+        except UnknownProvider as error:
+            return f"config key {name}.provider: {error}"
     return ""
 
 
@@ -194,7 +194,7 @@ class AgentState(Struct, frozen=True, kw_only=True):
         if self.model.missing is not None and self.model.is_wanted:
             found.append((self.model.missing.what, self.model.missing.remedy or DO_SETUP))
         if self.model.auxiliary_problem:
-            found.append((self.model.auxiliary_problem, "`toolcrib config set auxiliary.provider NAME`"))
+            found.append((self.model.auxiliary_problem, "`toolcrib model list` shows their names"))
         if self.sessions.problem:
             path = self.sessions.path
             remedy = self.sessions.remedy or f"`mv {path} {path}.damaged` starts with an empty one"

@@ -32,6 +32,8 @@ from toolcrib.providers.choose import (
     UnknownProvider,
     explain_choice,
     explain_fallback,
+    explain_named,
+    is_vision_named,
 )
 from toolcrib.providers.embedded.catalog import MODELS
 from toolcrib.providers.embedded.weights import open_store
@@ -65,6 +67,8 @@ def get_model(as_json: bool) -> None:
         ("auxiliary", _named(_auxiliary(settings), choice)),
         ("fallbacks", [f"{found.provider}/{found.model}" for found in _fallbacks(settings)] or "none"),
     ]
+    if is_vision_named(settings):
+        pairs.append(("vision", _named(explain_named(settings, settings.auxiliary.vision), choice)))
     if missing is not None:
         pairs += [("missing", missing.what), ("fix", missing.remedy)]
     elif (weights := missing_weights(settings, choice)) is not None:
@@ -78,7 +82,7 @@ def _auxiliary(settings: Settings) -> ModelChoice | None:
     wanted = settings.auxiliary
     if not (wanted.model or wanted.provider or wanted.base_url):
         return None
-    return explain_choice(settings, model=wanted.model, provider=wanted.provider, base_url=wanted.base_url)
+    return explain_named(settings, wanted)
 
 
 def _fallbacks(settings: Settings) -> list[ModelChoice]:

@@ -90,10 +90,10 @@ def export_sessions(
             return
         if output.is_dir() and chosen == MARKDOWN:
             for session, text in zip(sessions, texts, strict=True):
-                _write(output / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', session.id)}.md", text, force=force)
+                write_export(output / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', session.id)}.md", text, force=force)
         else:
             separator = "\n---\n\n" if chosen == MARKDOWN else ""
-            _write(output, separator.join(texts), force=force)
+            write_export(output, separator.join(texts), force=force)
     note(f"Wrote {plural(len(sessions), 'session')} to {str(output)!r}.")
 
 
@@ -110,7 +110,7 @@ def _chosen(store: SessionStore, ids: Sequence[str], *, everything: bool) -> lis
     return list({session.id: session for session in found}.values())
 
 
-def _write(path: Path, text: str, *, force: bool) -> None:
+def write_export(path: Path, text: str, *, force: bool) -> None:
     """Write the file atomically, readable only by its owner: a session is private."""
     if path.is_dir():
         raise UsageError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from toolcrib.cli.group import CommandGroup
@@ -12,6 +14,7 @@ from toolcrib.cli.tool_state import (
     example_command,
     find_tool,
     missing_tool,
+    refused_states,
     require_tool,
     tool_states,
     unused_declarations,
@@ -50,10 +53,13 @@ def list_tools(toolset: str | None, everything: bool, as_json: bool) -> None:
     wanted = set(runtime.toolsets.select([toolset], None).tool_names) if toolset is not None else None
     chosen = [entry for entry in registry.entries() if wanted is None or entry.name in wanted]
     states = tool_states(registry, chosen)
+    if wanted is None:
+        states = sorted([*states, *refused_states(runtime)], key=lambda state: state.name)
     named = wanted if wanted is not None else set(runtime.toolsets.resolve("all"))
     missing = sorted(named - {entry.name for entry in registry.entries()})
     if everything:
-        found = [missing_tool(runtime, name) for name in missing]
+        listed = {state.name for state in states}
+        found = [missing_tool(runtime, name) for name in missing if name not in listed]
         states = sorted([*states, *(state for state in found if state)], key=lambda state: state.name)
     if as_json:
         print_json([state.as_json(registry.get_emoji(state.name)) for state in states])
@@ -185,11 +191,31 @@ def _arguments(parameters: JsonObject) -> list[str]:
     return lines
 
 
-def _type(schema: JsonObject) -> str:
+def _type(schema: Any) -> str:
+    """The type in words: array of string or null, one of red, blue, object with name, size."""
+    if not isinstance(schema, dict):
+        return "any value"
+    target = schema.get("$ref")
+    if isinstance(target, str):
+        # Recursive types stay references; the name says enough.
+        return target.rpartition("/")[2]
     if isinstance(schema.get("enum"), list):
         return "one of " + ", ".join(str(option) for option in schema["enum"])
+    if "const" in schema:
+        return f"always {schema['const']}"
+    members = schema.get("anyOf") or schema.get("oneOf")
+    if isinstance(members, list) and members:
+        return " or ".join(dict.fromkeys(_type(member) for member in members))
     kind = schema.get("type", "any value")
-    return " or ".join(map(str, kind)) if isinstance(kind, list) else str(kind)
+    if isinstance(kind, list):
+        return " or ".join(_type(schema | {"type": one}) for one in kind)
+    if kind == "array" and isinstance(schema.get("items"), dict):
+        return f"array of {_type(schema['items'])}"
+    if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
+        return f"object of {_type(schema['additionalProperties'])}"
+    if kind == "object" and isinstance(schema.get("properties"), dict):
+        return f"object with {', '.join(schema['properties'])}"
+    return str(kind)
 
 
 def _effects(entry: ToolEntry) -> str:

@@ -19,7 +19,7 @@ from toolcrib.config.paths import find_home
 from toolcrib.core.errors import ConfigError, UsageError
 from toolcrib.registry import discovery
 from toolcrib.registry.default import registry as default_registry
-from toolcrib.registry.discovery import NOT_TOOL_FILES, load_builtin_tools
+from toolcrib.registry.discovery import NOT_TOOL_FILES, ScanCache, load_builtin_tools, tool_files
 from toolcrib.registry.lint import LintFinding, lint_source
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.registry.reload import findings_of
@@ -216,20 +216,25 @@ def _write(path: Path, name: str, text: str) -> None:
 
 
 @click.command(name="lint")
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("files", metavar="[FILE...]", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
 def lint_tools(files: tuple[Path, ...], as_json: bool) -> int:
     """Check tool files against the checklist for authors.
 
-    Reads each file and then loads it as toolcrib does at startup, without calling its tools. Exit code 1 if there is an
-    error; warnings alone give 0.
+    Reads each file and then loads it as toolcrib does at startup, without calling its tools. Without a FILE, checks all
+    of your tool files. Exit code 1 if there is an error; warnings alone give 0.
 
     \b
-    Example:
+    Examples:
+      toolcrib tools lint
       toolcrib tools lint ~/.toolcrib/tools/weather.py
 
     Each object of --json has the keys file, line (or null), severity (error or warning), rule and message.
     """
+    folder = find_home().tools_dir
+    named, files = files, files or tuple(tool_files(folder, ScanCache()) if folder.is_dir() else ())
+    if not files:
+        raise UsageError(f"there are no tool files in {str(folder)!r}; run `toolcrib tools new NAME` to create one")
     for file in files:
         if file.is_dir():
             inside = f"{shlex.quote(str(file))}/*.py"
@@ -244,7 +249,7 @@ def lint_tools(files: tuple[Path, ...], as_json: bool) -> int:
         for file, finding in found:
             location = f"{file}:{finding.line}" if finding.line else str(file)
             print_line(one_line(f"{location}: {finding.severity}: {finding.message} [{finding.rule}]"))
-        _print_summary(checked)
+        _print_summary(checked, named)
     return 1 if any(finding.severity == "error" for _, finding in found) else 0
 
 
@@ -260,13 +265,13 @@ def lint_file(file: Path) -> tuple[list[str], list[LintFinding]]:
     return loaded.tools, findings_of(file, loaded, scratch)
 
 
-def _print_summary(checked: dict[Path, tuple[list[str], list[LintFinding]]]) -> None:
+def _print_summary(checked: dict[Path, tuple[list[str], list[LintFinding]]], named: tuple[Path, ...]) -> None:
     severities = [finding.severity for _, findings in checked.values() for finding in findings]
     errors, warnings = severities.count("error"), severities.count("warning")
     if errors or warnings:
-        names = " ".join(shlex.quote(str(file)) for file in checked)
+        again = shlex.join(["toolcrib", "tools", "lint", *map(str, named)])
         counts = f"{plural(errors, 'error')}, {plural(warnings, 'warning')}"
-        note(f"{counts}. Fix the file, then run `toolcrib tools lint {names}` again.")
+        note(f"{counts}. Fix the file, then run `{again}` again.")
         return
     for file, (tools, _) in checked.items():
         print_line(f"{file}: no problems found in {plural(len(tools), 'tool')} ({', '.join(tools)})")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 import sys
+import traceback
+from typing import Self
 
 import click
 from msgspec.structs import replace
@@ -26,7 +29,8 @@ from toolcrib.dispatch.coercion import InvalidJson, read_json
     is_flag=True,
     help="Run dangerous calls without approval. Catastrophic commands and deny rules still apply.",
 )
-def run_tool(name: str, arguments: str, yolo: bool) -> int:
+@click.option("--traceback", "shows_traceback", is_flag=True, help="If the tool raises, print its traceback to stderr.")
+def run_tool(name: str, arguments: str, yolo: bool, shows_traceback: bool) -> int:
     """Call a tool and print its result.
 
     JSON is an object with the arguments; `-` reads it from standard input. Prints exactly the result; an error result
@@ -37,6 +41,7 @@ def run_tool(name: str, arguments: str, yolo: bool) -> int:
     Examples:
       toolcrib tools run weather '{"location": "London"}'
       echo '{"location": "London"}' | toolcrib tools run weather -
+      toolcrib tools run weather '{}' --traceback
     """
     current_folder()  # raises before a tool takes another folder for it
     text = sys.stdin.read() if arguments == "-" else arguments
@@ -50,7 +55,7 @@ def run_tool(name: str, arguments: str, yolo: bool) -> int:
         raise UsageError(
             f"the arguments are not JSON: {error}; put them in single quotes, as in `{example_command(entry)}`"
         ) from error
-    with stdout_reserved():
+    with stdout_reserved(), _RaisedError() as raised:
         # JSON that is no object goes to the pipeline unchanged, which returns a helpful error.
         ctx = runtime.context(tool_name=entry.name, call_id=f"run_{secrets.token_hex(4)}")
         if sys.stderr.isatty():
@@ -58,4 +63,29 @@ def run_tool(name: str, arguments: str, yolo: bool) -> int:
         result = runtime.call_sync(entry.name, given if isinstance(given, dict) else text, ctx)
     content = result.content
     sys.stdout.write((content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)) + "\n")
+    if raised.error is not None and shows_traceback:
+        sys.stderr.write("".join(traceback.format_exception(raised.error)))
+    elif raised.error is not None:
+        note(f"The tool raised; its traceback is in {runtime.settings.home.log_file}, and --traceback prints it.")
     return 1 if result.is_error else 0
+
+
+class _RaisedError(logging.Handler):
+    """Catches the exception that the pipeline logs when a tool raises."""
+
+    LOGGER = "toolcrib.dispatch"
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.error: BaseException | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[1] is not None:
+            self.error = record.exc_info[1]
+
+    def __enter__(self) -> Self:
+        logging.getLogger(self.LOGGER).addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger(self.LOGGER).removeHandler(self)

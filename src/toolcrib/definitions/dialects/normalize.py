@@ -250,9 +250,7 @@ class _Normaliser:
             node["required"] = required
         self._add_items(node, schema)
         self._add_alternatives(node, schema, inline)
-        add_notes(
-            node, (note(keyword, schema[keyword]) for keyword in _NOTED_ONLY if _is_worth_a_note(schema, keyword))
-        )
+        add_notes(node, (_noted(schema, keyword) for keyword in _NOTED_ONLY if _is_worth_a_note(schema, keyword)))
         return node
 
     def _map(self, schemas: JsonObject) -> JsonObject:
@@ -335,6 +333,26 @@ def _is_worth_a_note(schema: JsonObject, keyword: str) -> bool:
     except (TypeError, ValueError, RecursionError):
         # What cannot be written as JSON cannot be sent to the model either.
         return False
+
+
+def _noted(schema: JsonObject, keyword: str) -> str:
+    return (_required_by_value(schema) if keyword == "if" else "") or note(keyword, schema[keyword])
+
+
+def _required_by_value(schema: JsonObject) -> str:
+    """A condition on one argument that makes others required, in words; "" for any other condition."""
+    fixed = schema["if"].get("properties") if isinstance(schema["if"], dict) else None
+    if not isinstance(fixed, dict) or len(fixed) != 1:
+        return ""
+    [(name, rule)] = fixed.items()
+    needed = [
+        ", ".join(branch["required"]) if isinstance(branch, dict) and set(branch) == {"required"} else ""
+        for branch in (schema.get("then"), schema.get("else", {"required": []}))
+    ]
+    if not isinstance(rule, dict) or "const" not in rule or not needed[0]:
+        return ""
+    words = f"{name} {short(rule['const'])} requires {needed[0]}"
+    return f"{words}; otherwise {needed[1]}" if needed[1] else words
 
 
 def _root_notes(node: JsonObject) -> list[str]:

@@ -1,5 +1,5 @@
 # Creates the folder of a session and its first state: `bash -c TEXT bash FOLDER CWD LOGIN VARIABLES SECRETS`.
-# Answers `\0ready\0CWD\0HOME\0`, or `\0failed\0REASON\0`.
+# Answers `\0ready\0CWD\0HOME\0STATE\0`, or `\0failed\0REASON\0`.
 __tc_fail() {
     [[ ${__tc_was-} != new ]] || command rm -rf -- "$__tc_folder"
     printf '\0failed\0%s\0\4\0' "$1"
@@ -53,4 +53,4 @@ __tc_write() {
 declare -F trap >/dev/null || eval "$__tc_trap"
 __tc_write >|"$__tc_folder/dump"
 : >>"$__tc_folder/sessions"
-builtin printf '\0ready\0%s\0%s\0\4\0' "$PWD" "${HOME-}"
+builtin printf '\0ready\0%s\0%s\0%s\0\4\0' "$PWD" "${HOME-}" "$(<"$__tc_folder/state")"

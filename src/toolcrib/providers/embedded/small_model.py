@@ -11,9 +11,16 @@ from typing import Any
 
 import msgspec
 
-from toolcrib.core.messages import Message, RequestedCall, user_message
+from toolcrib.core.messages import Message, RequestedCall, spoken_text, user_message
 from toolcrib.core.models import CallDelta, Delta, Emit, ModelRequest, ModelResponse, Notice, Provider, TextDelta
 from toolcrib.core.types import JsonObject
+from toolcrib.providers.embedded.everyday_tools import (
+    ANSWER,
+    EVERYDAY_TOOLS,
+    in_small_words,
+    is_small_talk,
+    nearest_examples,
+)
 
 MAX_DESCRIPTION_CHARS = 160
 MAX_PARAMETER_CHARS = 80
@@ -77,8 +84,8 @@ def content_words(text: str) -> set[str]:
     return {word for word in _WORD.findall(text.lower()) if len(word) >= MIN_WORD_CHARS} - _EMPTY_WORDS
 
 
-NO_TOOL = "answer"
 MAX_CANDIDATES = 4
+MAX_EXAMPLES = 6
 NAME_WEIGHT = 3
 STEM_CHARS = 5
 _PATH = re.compile(r"(?:^|\s)[\w~.-]*/[\w./~-]+|\b[\w-]+\.[a-z]{1,5}\b")
@@ -86,7 +93,7 @@ _PATH_WORDS = ("file", "path")
 _WEB_ADDRESS = re.compile(r"https?://|\bwww\.")
 
 _INSTRUCTION = 'Reply with one json object: {"name": <tool>, "arguments": {<parameter>: <value>}}'
-_NO_TOOL_LINE = f"- {NO_TOOL}: no tool is needed, for greetings, thanks and questions that you can answer yourself"
+_NO_TOOL_LINE = f"- {ANSWER}: no tool is needed, for greetings, thanks and questions that you can answer yourself"
 
 
 def named_tools(question: str, tools: Sequence[JsonObject]) -> list[JsonObject]:
@@ -117,17 +124,32 @@ def candidates(question: str, tools: Sequence[JsonObject]) -> list[JsonObject]:
     return [tools[at] for at in ranked if scores[at] > 0]
 
 
+def offered_tools(tools: Sequence[JsonObject], question: str, *, is_named: bool) -> list[JsonObject]:
+    """The tools to choose from: those that fit the question, and unless it is small talk the everyday ones."""
+    others = [tool for tool in tools if tool["function"]["name"] not in EVERYDAY_TOOLS]
+    fitting = lean(others if is_named else candidates(question, others), question)
+    return fitting if is_small_talk(question) and not is_named else [*fitting, *in_small_words(tools)]
+
+
 def instruction(tools: Sequence[JsonObject], *, may_answer: bool) -> str:
     """The addition to the system prompt: one line per tool and parameter, and the form of the reply."""
     lines = [_line(tool["function"]) for tool in tools]
     return "\n".join(["# Tools", *lines, *([_NO_TOOL_LINE] if may_answer else []), "", _INSTRUCTION])
 
 
+def _examples(messages: Sequence[Message], tools: Sequence[JsonObject], *, may_answer: bool) -> Iterator[Message]:
+    """Similar questions with the right replies, as an earlier conversation: a small model imitates what it sees."""
+    names = {tool["function"]["name"] for tool in tools} | ({ANSWER} if may_answer else set())
+    for question, reply in nearest_examples(question_of(messages), names, MAX_EXAMPLES):
+        yield user_message(question)
+        yield Message(role="assistant", content=reply)
+
+
 def reply_schema(tools: Sequence[JsonObject], *, may_answer: bool) -> JsonObject:
     """The schema of a reply: one call, or no tool."""
     choices = [_choice(tool["function"]["name"], tool["function"]["parameters"]) for tool in tools]
     if may_answer:
-        choices.append(_choice(NO_TOOL, None))
+        choices.append(_choice(ANSWER, None))
     return choices[0] if len(choices) == 1 else {"anyOf": choices}
 
 
@@ -137,7 +159,7 @@ def parse_choice(reply: str) -> tuple[str, str] | None:
         found = json.loads(reply, strict=False)
     except ValueError:
         return None
-    if not isinstance(found, dict) or found.get("name") == NO_TOOL or not isinstance(found.get("arguments"), dict):
+    if not isinstance(found, dict) or found.get("name") == ANSWER or not isinstance(found.get("arguments"), dict):
         return None
     return str(found["name"]), json.dumps(found["arguments"], ensure_ascii=False)
 
@@ -186,8 +208,8 @@ MAX_FAILED_CALLS = 2
 
 
 def question_of(messages: Sequence[Message]) -> str:
-    """The person's latest message."""
-    return next((message.text for message in reversed(messages) if message.role == "user"), "")
+    """The person's latest words."""
+    return next((spoken_text(message.text) for message in reversed(messages) if message.role == "user"), "")
 
 
 def results_of(messages: Sequence[Message]) -> list[Message]:
@@ -353,9 +375,10 @@ class SmallModel:
         question = question_of(request.messages)
         asked_for = named_tools(question, request.tools)
         must_call = request.tool_choice == "required" or bool(asked_for)
-        fitting = asked_for or candidates(question, request.tools)
+        fitting = offered_tools(asked_for or request.tools, question, is_named=bool(asked_for))
         if must_call or fitting:
-            return await self._choose(request, lean(fitting or request.tools, question), emit, may_answer=not must_call)
+            tools = fitting or lean(request.tools, question)
+            return await self._choose(request, tools, emit, may_answer=not must_call)
         return await self._answer_in_words(request, emit)
 
     async def _choose(
@@ -365,7 +388,7 @@ class SmallModel:
         decide = msgspec.structs.replace(
             request,
             system=f"{request.system}\n\n{instruction(tools, may_answer=may_answer)}".strip(),
-            messages=retell(request.messages),
+            messages=[*_examples(request.messages, tools, may_answer=may_answer), *retell(request.messages)],
             tools=(),
             response_schema=reply_schema(tools, may_answer=may_answer),
             max_output_tokens=MAX_CALL_TOKENS,

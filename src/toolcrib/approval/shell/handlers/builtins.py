@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from itertools import pairwise
 
 from toolcrib.approval.shell.assignments import REFERENCE, REFERRING
 from toolcrib.approval.shell.expansion import ASSIGNMENT, previous_directory
@@ -10,7 +12,7 @@ from toolcrib.approval.shell.judge import STANDARD_INPUT
 from toolcrib.approval.shell.model import ANYTHING, NOTHING, UNKNOWN, ExpandedWord, Origin, StreamData
 from toolcrib.approval.shell.options import parse_arguments
 from toolcrib.approval.shell.outputs import literal_output
-from toolcrib.approval.shell.paths import resolve
+from toolcrib.approval.shell.paths import reached, resolve
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import CommandLocation, Handler, Runner
 from toolcrib.approval.shell.state import ShellState
@@ -44,7 +46,7 @@ def go_to(state: ShellState, target: ExpandedWord) -> None:
     """Change the directory, and remember where `cd -` leads back to."""
     before = here(state)
     if target.known:
-        state.cwd = resolve(target, state)
+        state.cwd = reached(target, state)
         state.cwd_known = state.cwd_known or state.cwd.startswith("/")
     else:
         path = resolve(target, state) if target.text.startswith("/") else ""
@@ -57,7 +59,7 @@ def here(state: ShellState) -> str:
     return state.cwd if state.cwd_known and state.cwd.startswith("/") else UNKNOWN
 
 
-def declare(_runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamData | None:
+def declare(runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamData | None:
     if not call.words:
         return StreamData(None, Origin.SECRET)
     for word in call.words:
@@ -65,12 +67,46 @@ def declare(_runner: Runner, call: CommandCall, _site: CommandLocation) -> Strea
         if match and call.program in REFERRING and any(REFERENCE.match(each.text) for each in call.words):
             call.state.references[match.group(1)] = word.text[match.end() :]
         elif match:
-            call.state.assign(match.group(1), [word.with_text(word.text[match.end() :])])
+            name, value = match.group(1) + (match.group(2) or ""), word.with_text(word.text[match.end() :])
+            runner.assign(name, [value], call.state)
     return NOTHING
 
 
-def unset(_runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamData:
+TESTS_NAME = frozenset({"-v", "-R"})
+TESTS_NUMBERS = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge"})
+
+
+def judge_condition(runner: Runner, words: Sequence[ExpandedWord], state: ShellState) -> None:
+    """Judge the operands that `[[` and `test` evaluate: names with subscripts, and numbers."""
+    for before, word in pairwise(words):
+        if before.text in TESTS_NAME or before.text in TESTS_NUMBERS:
+            runner.calculate(word.text, state)
+        elif word.text in TESTS_NUMBERS:
+            runner.calculate(before.text, state)
+
+
+def test(runner: Runner, call: CommandCall, _site: CommandLocation) -> None:
+    judge_condition(runner, call.words, call.state)
+
+
+def let(runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamData:
     for word in call.words:
+        runner.calculate(word.text, call.state)
+    return NOTHING
+
+
+def set_named(runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamData:
+    """`getopts` and `wait -p` set a variable of a given name."""
+    names = parse_arguments(call.words, frozenset({"-p"})).values("-p") if call.program == "wait" else call.words[1:2]
+    for name in names:
+        runner.assign(name.text, [ExpandedWord(UNKNOWN)], call.state)
+    return NOTHING
+
+
+def unset(runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamData:
+    for word in call.words:
+        if "[" in word.text:
+            runner.calculate(word.text, call.state)
         call.state.variables.pop(word.text, None)
         call.state.functions.pop(word.text, None)
     return NOTHING
@@ -79,6 +115,9 @@ def unset(_runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamD
 def set_options(_runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamData:
     words = call.words
     names = [word.text for word in words]
+    if not words:
+        # It prints all variables.
+        return StreamData(None, Origin.SECRET)
     if "--" in names:
         call.state.positional = words[names.index("--") + 1 :]
     elif words and not names[0].startswith(("-", "+")):
@@ -93,7 +132,7 @@ def shift(_runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamD
     return NOTHING
 
 
-def read(_runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamData:
+def read(runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamData:
     """`read a b <<< 'x y'` assigns known text; anything else is unknown."""
     arguments = parse_arguments(call.words, frozenset({"-d", "-n", "-N", "-p", "-t", "-u", "-i", "-a"}))
     names = [each.text for each in arguments.operands]
@@ -105,13 +144,13 @@ def read(_runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamDa
         origin |= Origin.LISTED
     if array is not None:
         parts = text.split() if text is not None else [UNKNOWN]
-        call.state.assign(array.text, [ExpandedWord(part, origin=origin) for part in parts])
+        runner.assign(array.text, [ExpandedWord(part, origin=origin) for part in parts], call.state)
         return NOTHING
     line = text.partition("\n")[0] if text is not None else None
     pieces = line.split(None, max(0, len(names) - 1)) if line is not None else []
     for number, name in enumerate(names or ["REPLY"]):
         value = UNKNOWN if line is None else pieces[number].strip() if number < len(pieces) else ""
-        call.state.assign(name, [ExpandedWord(value, origin=origin)])
+        runner.assign(name, [ExpandedWord(value, origin=origin)], call.state)
     return NOTHING
 
 
@@ -131,18 +170,19 @@ def map_file(runner: Runner, call: CommandCall, site: CommandLocation) -> Stream
     text = data.text if data is not None else None
     lines = text.splitlines() if text is not None else [UNKNOWN]
     origin = data.origin if data is not None else 0
-    call.state.assign(name, [ExpandedWord(line, origin=origin) for line in lines])
+    runner.assign(name, [ExpandedWord(line, origin=origin) for line in lines], call.state)
     return NOTHING
 
 
-def printf(_runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamData | None:
-    if call.words[:1] and call.words[0].text == "-v" and len(call.words) > 2:
-        inner = CommandCall("printf", call.words[2:], call.state, None, call.text, call.span)
-        data = literal_output(inner)
-        text = UNKNOWN if data.text is None else data.text
-        call.state.assign(call.words[1].text, [ExpandedWord(text, origin=data.origin)])
-        return NOTHING
-    return None
+def printf(runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamData | None:
+    arguments = parse_arguments(call.words, frozenset({"-v"}), stop_early=True)
+    name = arguments.value("-v")
+    if name is None or not arguments.operands:
+        return None
+    data = literal_output(CommandCall("printf", arguments.operands, call.state, None, call.text, call.span))
+    text = UNKNOWN if data.text is None else data.text
+    runner.assign(name.text, [ExpandedWord(text, origin=data.origin)], call.state)
+    return NOTHING
 
 
 def alias(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData:
@@ -229,6 +269,9 @@ def complete(runner: Runner, call: CommandCall, site: CommandLocation) -> Stream
     arguments = parse_arguments(call.words, frozenset({"-o", "-A", "-G", "-W", "-F", "-C", "-X", "-P", "-S", "-V"}))
     for value in arguments.values("-C"):
         runner.run_text(value.text, call.state.copy(), None, site)
+    for value in arguments.values("-W"):
+        # The words are expanded when they are needed.
+        runner.calculate(value.text, call.state)
     return ANYTHING
 
 
@@ -271,6 +314,10 @@ HANDLERS: dict[str, Handler] = {
     "local": declare,
     "readonly": declare,
     "unset": unset,
+    "test": test,
+    "[": test,
+    "let": let,
+    **dict.fromkeys(("getopts", "wait"), set_named),
     "set": set_options,
     "shift": shift,
     "read": read,

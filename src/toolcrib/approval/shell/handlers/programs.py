@@ -7,7 +7,7 @@ import re
 from toolcrib.approval.shell.handlers.interpreters import code_from, report_foreign
 from toolcrib.approval.shell.judge import judge_write
 from toolcrib.approval.shell.model import ANYTHING, UNKNOWN, ExpandedWord, Origin, StreamData
-from toolcrib.approval.shell.paths import is_private, resolve
+from toolcrib.approval.shell.paths import is_private, place, resolve
 from toolcrib.approval.shell.rules import BY_PROGRAM
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import CommandLocation, Handler, Runner
@@ -291,7 +291,7 @@ def download(_runner: Runner, call: CommandCall, _site: CommandLocation) -> Stre
     return network if not local or len(local) < len(addresses) else StreamData(None, Origin.NETWORK)
 
 
-def copy_data(_runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamData | None:
+def copy_data(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     """Copy what is known about a file to its copy."""
     operands = call.arguments.operands
     if len(operands) == 2:
@@ -305,7 +305,37 @@ def copy_data(_runner: Runner, call: CommandCall, _site: CommandLocation) -> Str
             data = StreamData(None, Origin.PRIVATE | Origin.FILE)
         if data is not None:
             call.state.files[resolve(operands[1], call.state)] = data
+    if call.program == "ln" or call.arguments.has("-s", "-l", "--symbolic-link", "--link"):
+        make_links(runner, call, site)
+    elif call.state.links and len(operands) == 2:
+        moved = call.state.links.get(resolve(operands[0], call.state))
+        if moved is not None:
+            call.state.links[resolve(operands[1], call.state)] = moved
     return None
+
+
+def make_links(runner: Runner, call: CommandCall, site: CommandLocation) -> None:
+    """Remember the links that a command makes, so that writing through one is judged by where it leads."""
+    arguments, state = call.arguments, call.state
+    folder = arguments.value("-t", "--target-directory")
+    operands = arguments.operands
+    sources = operands if folder is not None or len(operands) == 1 else operands[:-1]
+    last = folder or (operands[-1] if len(operands) > 1 else ExpandedWord("."))
+    path = resolve(last, state)
+    inside = len(sources) > 1 or len(operands) == 1 or folder is not None or last.text.endswith("/")
+    inside = inside or (state.view is not None and state.view.is_folder(path) and not state.view.is_link(path))
+    is_symbolic = arguments.has("-s", "--symbolic", "--symbolic-link")
+    for source in sources:
+        link = f"{path}/{source.text.rstrip('/').rpartition('/')[2]}" if inside else path
+        # A symbolic link is read relative to where it is.
+        given = f"{link.rpartition('/')[0] or '.'}/{source.text}" if is_symbolic and source.text[:1] != "/" else source
+        target = resolve(given, state)
+        state.links[resolve(link, state)] = target
+        kind = place(target, state)
+        kind = place(f"{target}/file", state) if kind == "outside" else kind
+        if kind in ("home_config", "secret") or (kind in ("home", "root") and is_symbolic):
+            shown = target.replace(UNKNOWN, "…")
+            runner.report("system_config", f"makes a link to {shown}, which is protected", site, paths=(target,))
 
 
 def tee(_runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamData | None:

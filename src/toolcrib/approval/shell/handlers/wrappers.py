@@ -13,10 +13,11 @@ from toolcrib.approval.shell.handlers.interpreters import report_foreign
 from toolcrib.approval.shell.model import ANYTHING, UNKNOWN, ExpandedWord, Origin, StreamData, name_set
 from toolcrib.approval.shell.options import Arguments, parse_arguments
 from toolcrib.approval.shell.parser import split_words
-from toolcrib.approval.shell.paths import is_private, is_secret, place, resolve
+from toolcrib.approval.shell.paths import place, resolve
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.rules.delete import is_find_from_root
 from toolcrib.approval.shell.runner import CommandLocation, Handler, Runner
+from toolcrib.approval.shell.secret_files import finds_secrets, may_name_secret, secret_below
 from toolcrib.approval.shell.state import ShellState
 from toolcrib.approval.shell.syntax import LiteralText, WordPart
 
@@ -418,7 +419,7 @@ def find(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData
         if not word.text.startswith("-"):
             roots.append(word)
     root = roots[0] if roots else ExpandedWord(".")
-    from_the_top, secrets = is_find_from_root(call), looks_for_secrets(call)
+    from_the_top, secrets = is_find_from_root(call), finds_secrets(call, roots)
     ends = [at for at, word in enumerate(words) if word.text in (";", "+", "\\;")]
     for number, word in enumerate(words):
         if word.text not in ("-exec", "-execdir", "-ok", "-okdir"):
@@ -429,7 +430,8 @@ def find(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData
         inner = [each.with_text(each.text.replace("{}", found.text)) for each in words[number + 1 : end]]
         if secrets:
             inner = [
-                ExpandedWord(each.text, each.glob, Origin.SECRET) if UNKNOWN in each.text else each for each in inner
+                ExpandedWord(each.text, each.glob, Origin.SECRET | Origin.SECRET_FILE) if UNKNOWN in each.text else each
+                for each in inner
             ]
         if not inner:
             continue
@@ -445,7 +447,7 @@ def find(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData
         if end == len(words):
             # Without its terminator find runs nothing; judging the rest once is enough.
             break
-    return None
+    return StreamData(None, Origin.PROGRAM | Origin.LISTED | Origin.SECRET_FILE) if secrets else None
 
 
 def changes_the_whole_machine(call: CommandCall, program: str, root: ExpandedWord) -> bool:
@@ -454,16 +456,9 @@ def changes_the_whole_machine(call: CommandCall, program: str, root: ExpandedWor
     )
 
 
-def looks_for_secrets(call: CommandCall) -> bool:
-    texts = [word.text for word in call.words]
-    named = [texts[at + 1] for at, text in enumerate(texts[:-1]) if text in ("-name", "-iname", "-path")]
-    return any(
-        is_secret("/" + name.replace("*", "x")) or is_private(name) or name.endswith((".pem", ".key")) for name in named
-    )
-
-
 def fd(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     texts = [word.text for word in call.words]
+    origin = Origin.SECRET_FILE if lists_secrets(call) else 0
     for flag in ("-x", "-X", "--exec", "--exec-batch"):
         if flag in texts:
             inner = call.words[texts.index(flag) + 1 :]
@@ -472,8 +467,22 @@ def fd(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData |
             state = call.state.copy()
             state.many = True
             if inner:
-                runner.invoke([*inner, ExpandedWord(UNKNOWN)], state, None, site)
-    return None
+                runner.invoke([*inner, ExpandedWord(UNKNOWN, origin=origin)], state, None, site)
+    return StreamData(None, Origin.PROGRAM | Origin.LISTED | origin) if origin else None
+
+
+def lists_secrets(call: CommandCall) -> bool:
+    """Whether `fd` may list secrets: it looks at hidden files, in a folder that holds them, for names like theirs."""
+    arguments = parse_arguments(call.words, FD_VALUES)
+    if not arguments.has("-H", "-u", "--hidden", "--unrestricted"):
+        return False
+    pattern, folders = arguments.operands[:1], [*arguments.operands[1:], *arguments.values("--search-path")]
+    if not any(secret_below(folder, call.state) for folder in folders or [ExpandedWord(".")]):
+        return False
+    return not pattern or may_name_secret(f"*{pattern[0].text.strip('^$')}*")
+
+
+FD_VALUES = name_set("-e --extension -t --type -d --max-depth -E --exclude -j --threads -c --color -S --size")
 
 
 FINDERS: dict[str, Handler] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from toolcrib.approval.shell.model import UNKNOWN
-from toolcrib.approval.shell.paths import place, resolve
+from toolcrib.approval.shell.paths import place, reached
 from toolcrib.approval.shell.rules.base import CommandCall, DangerClass, Rule, operand
 
 DANGERS = (
@@ -45,8 +45,8 @@ def weakens(call: CommandCall) -> bool:
 
 
 def targets_top(call: CommandCall) -> bool:
-    return any(place(resolve(each, call.state), call.state) == "root" for each in call.arguments.operands[1:]) or any(
-        place(resolve(each, call.state), call.state) == "root"
+    return any(place(reached(each, call.state), call.state) == "root" for each in call.arguments.operands[1:]) or any(
+        place(reached(each, call.state), call.state) == "root"
         for each in call.arguments.operands[:1]
         if each.text.startswith("/")
     )
@@ -54,7 +54,7 @@ def targets_top(call: CommandCall) -> bool:
 
 def targets_system(call: CommandCall) -> bool:
     return any(
-        place(resolve(each, call.state), call.state) in OF_THE_SYSTEM for each in call.arguments.operands[1:]
+        place(reached(each, call.state), call.state) in OF_THE_SYSTEM for each in call.arguments.operands[1:]
     ) and not tightens_own(call)
 
 
@@ -62,7 +62,7 @@ def tightens_own(call: CommandCall) -> bool:
     """`chmod 600 ~/.ssh/id_rsa` makes things safer."""
     mode = mode_of(call)
     own = all(
-        place(resolve(each, call.state), call.state) in ("home_config", "secret")
+        place(reached(each, call.state), call.state) in ("home_config", "secret")
         for each in call.arguments.operands[1:]
     )
     return own and call.program == "chmod" and bool(re.fullmatch(r"0?[4-7]00|go[-=]\w*|og[-=]\w*|u=\w+,go=", mode))
@@ -74,7 +74,7 @@ def gives_to_root(call: CommandCall) -> bool:
 
 def recursive_outside(call: CommandCall) -> bool:
     return call.arguments.has("-R", "--recursive") and any(
-        place(resolve(each, call.state), call.state) in (*OF_THE_SYSTEM, "outside")
+        place(reached(each, call.state), call.state) in (*OF_THE_SYSTEM, "outside")
         for each in call.arguments.operands[1:]
     )
 

@@ -1,0 +1,48 @@
+"""The settings of `toolcrib serve`.
+
+Annotations are real objects here, as in `settings.py`.
+"""
+
+from typing import Annotated
+
+from msgspec import Meta, field
+
+from toolcrib.config.section import NonNegativeFloat, PositiveFloat, PositiveInt, Section
+
+ServePort = Annotated[int, Meta(ge=0, le=65_535)]
+
+
+class ServeLimits(Section, frozen=True, kw_only=True):
+    """How much the server does at once."""
+
+    max_body_mb: PositiveFloat = 20
+    """The largest request body, in megabytes."""
+    max_runs: PositiveInt = 16
+    """How many runs may work at the same time; another one is refused with status 429."""
+    max_streams: PositiveInt = 256
+    """How many streams may be open at the same time."""
+    requests_per_minute: PositiveInt = 600
+    """How many requests one token may make in a minute."""
+    cost_per_day_usd: NonNegativeFloat = 0
+    """No new runs start once those of the last 24 hours have cost this much; 0 means no limit."""
+
+
+class ServeSettings(Section, frozen=True, kw_only=True):
+    """How `toolcrib serve` works."""
+
+    host: str = "127.0.0.1"
+    """The address to listen on. A public one needs TLS or a trusted proxy."""
+    port: ServePort = 8642
+    """The port to listen on; 0 picks a free one."""
+    toolsets: list[str] = field(default_factory=lambda: ["api-server"])
+    """The toolsets of the server's agents."""
+    approval_timeout: PositiveFloat = 300
+    """How many seconds a run waits for an approval or an answer; then the call is denied."""
+    tls_certificate: str = ""
+    """The file with the TLS certificate; empty serves plain HTTP."""
+    tls_key: str = ""
+    """The file with the key of the certificate."""
+    proxy_names: list[str] = field(default_factory=list)
+    """The host names of a trusted proxy in front of the server, which provides TLS."""
+    limits: ServeLimits = field(default_factory=ServeLimits)
+    """How much the server does at once."""

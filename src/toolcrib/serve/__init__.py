@@ -1,0 +1,1 @@
+"""`toolcrib serve`: the agent for programs over HTTP."""

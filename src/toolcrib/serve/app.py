@@ -1,0 +1,153 @@
+"""The server: one process in front of one host of agents, as an ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from toolcrib.agent.host import AgentHost
+from toolcrib.approval.audit_log import ApprovalLog
+from toolcrib.config.serve_settings import ServeSettings
+from toolcrib.config.settings import Settings
+from toolcrib.core.errors import UsageError
+from toolcrib.core.models import Provider
+from toolcrib.http_server import LOOPBACK_NAMES, OwnAddresses, ServerOptions, error_response, serve_app
+from toolcrib.registry.registry import ToolRegistry
+from toolcrib.serve.guard import BodyTooLarge, GuardMiddleware, ServeGuard
+from toolcrib.serve.native_api import NativeApi, handled_errors
+from toolcrib.serve.openai_api import OpenAIApi
+from toolcrib.serve.questions import PLATFORM, PendingQuestions
+from toolcrib.serve.responses_api import ResponsesApi
+from toolcrib.serve.run_store import RunStore
+from toolcrib.serve.runs import RunManager
+from toolcrib.serve.tokens import TokenScope, TokenStore
+from toolcrib.sessions.store import SessionStore
+from toolcrib.version import __version__
+
+MEGABYTE = 1024 * 1024
+
+
+class UnsafeStart(UsageError):
+    """The server would be open to others; it does not start."""
+
+    exit_code = 2
+
+
+class AgentServer:
+    """Everything behind the routes. `start` opens it inside an event loop, `close` ends all work."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        tokens: TokenStore,
+        *,
+        model: Provider | None = None,
+        registry: ToolRegistry | None = None,
+    ) -> None:
+        self.settings = settings
+        self.tokens = tokens
+        store = SessionStore(settings.home.sessions_file)
+        log = ApprovalLog(settings.home.approvals_file)
+        self.questions = PendingQuestions(log, settings.serve.approval_timeout, store)
+        self.host = AgentHost(
+            settings=settings,
+            entry_point="gateway",
+            approver=self.questions,
+            asker=self.questions.asker(),
+            platform=PLATFORM,
+            store=store,
+            registry=registry,
+            model=model,
+        )
+        self.runs = RunManager(self.host, self.questions, RunStore(settings.home.serve_dir / "runs.db"))
+
+    def app(self, host: str) -> ASGIApp:
+        """The application, for requests to this address."""
+        routes = [
+            Route("/health", self._health, methods=["GET"]),
+            *OpenAIApi(self.host, self.runs, self.questions).routes(),
+            *ResponsesApi(self.host, self.runs).routes(),
+            *NativeApi(self.host, self.runs, self.questions).routes(),
+        ]
+        inner = Starlette(
+            routes=routes,
+            lifespan=self._lifespan,
+            exception_handlers={
+                **handled_errors(),
+                HTTPException: _http_error,
+                BodyTooLarge: lambda *_: error_response(413, "the request is too large"),
+            },
+        )
+        serve = self.settings.serve
+        guard = ServeGuard(
+            addresses=OwnAddresses(host=host, names=tuple(name.lower() for name in serve.proxy_names)),
+            tokens=self.tokens,
+            max_body_bytes=int(serve.limits.max_body_mb * MEGABYTE),
+            requests_per_minute=serve.limits.requests_per_minute,
+            scope_of=scope_of,
+        )
+        return GuardMiddleware(inner, guard)
+
+    @asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        self.runs.open()
+        try:
+            yield
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Interrupt all runs and close the host."""
+        await self.runs.close()
+        await self.host.close()
+
+    async def _health(self, _: Request) -> Response:
+        return JSONResponse({"status": "ok", "version": __version__})
+
+
+def scope_of(method: str, path: str) -> TokenScope:
+    """The scope that a request needs."""
+    if path.startswith("/api/approvals") and method != "GET":
+        return "approve"
+    return "metrics" if path == "/metrics" else "chat"
+
+
+def require_safe_start(settings: ServeSettings, host: str) -> None:
+    """Raises UnsafeStart for an address that others can reach without encryption."""
+    if bool(settings.tls_certificate) != bool(settings.tls_key):
+        raise UnsafeStart("TLS needs both `serve.tls_certificate` and `serve.tls_key`; set the missing one")
+    if _is_loopback(host) or settings.tls_certificate or settings.proxy_names:
+        return
+    raise UnsafeStart(
+        f"{host!r} can be reached from other machines, and tokens would cross the network unencrypted; set "
+        "`serve.tls_certificate` and `serve.tls_key`, or name the proxy that provides TLS in `serve.proxy_names`"
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host in LOOPBACK_NAMES
+
+
+async def serve_agents(server: AgentServer, host: str, listening: socket.socket, stop: asyncio.Event) -> None:
+    """Serve until `stop` is set; then runs are interrupted, and the host is closed."""
+    serve = server.settings.serve
+    options = ServerOptions(certificate=serve.tls_certificate, key=serve.tls_key)
+    await serve_app(server.app(host), listening, stop, server.runs.stop, options)
+
+
+async def _http_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return error_response(error.status_code, error.detail)

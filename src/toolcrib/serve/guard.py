@@ -1,0 +1,170 @@
+"""ASGI middleware in front of every route: addresses, tokens and their scopes, limits, and the access log."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from toolcrib.http_server import OwnAddresses, bearer_token, error_response, unauthorised
+from toolcrib.serve.tokens import Identity, TokenScope, TokenStore
+
+access_log = logging.getLogger("toolcrib.serve.access")
+
+IDENTITY = "toolcrib.identity"
+OPEN_PATHS = frozenset({"/health"})
+SAFE_METHODS = frozenset({"GET", "HEAD"})
+WINDOW_SECONDS = 60.0
+FAILURES_PER_WINDOW = 30
+"""How many requests with wrong tokens are answered in a minute; further ones get a 429 without being checked."""
+
+
+class BodyTooLarge(Exception):
+    """More was sent than the limit allows."""
+
+
+class ServeGuard(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request must satisfy."""
+
+    addresses: OwnAddresses
+    tokens: TokenStore
+    max_body_bytes: int
+    requests_per_minute: int
+    scope_of: Callable[[str, str], TokenScope]
+    """The scope that a method and a path need."""
+
+
+class SlidingWindow:
+    """Counts events in the last minute."""
+
+    def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit = limit
+        self._clock = clock
+        self._moments: deque[float] = deque()
+
+    def is_full(self) -> bool:
+        horizon = self._clock() - WINDOW_SECONDS
+        while self._moments and self._moments[0] <= horizon:
+            self._moments.popleft()
+        return len(self._moments) >= self._limit
+
+    def add(self) -> None:
+        self._moments.append(self._clock())
+
+
+class GuardMiddleware:
+    """Applies the guard, and logs each request without its secrets."""
+
+    def __init__(self, app: ASGIApp, guard: ServeGuard) -> None:
+        self._app = app
+        self._guard = guard
+        self._requests: dict[str, SlidingWindow] = {}
+        self._failures = SlidingWindow(FAILURES_PER_WINDOW)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            # No route takes WebSockets.
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        started, status, identity = time.monotonic(), 500, None
+
+        async def send_and_remember(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = {**message, "headers": [*message.get("headers", []), *SECURITY_HEADERS]}
+            await send(message)
+
+        headers = Headers(scope=scope)
+        try:
+            refusal, identity = self._check(scope, headers)
+            if refusal is not None:
+                await refusal(scope, receive, send_and_remember)
+                return
+            limited = self._limited(receive)
+            await self._app({**scope, IDENTITY: identity}, limited, send_and_remember)
+        finally:
+            who = identity.name if identity is not None else "-"
+            took_ms = (time.monotonic() - started) * 1000
+            # The path only: a query may hold what somebody searched for.
+            access_log.info("%s %s %s %d %.0f ms", who, scope["method"], scope["path"], status, took_ms)
+
+    def _check(self, scope: Scope, headers: Headers) -> tuple[Response | None, Identity | None]:
+        guard, method, path = self._guard, scope["method"], scope["path"]
+        refusal = guard.addresses.refusal(headers)
+        if refusal is None and path in OPEN_PATHS and method in SAFE_METHODS:
+            return None, None
+        refusal = refusal or self._refused_sender(headers, method)
+        if refusal is not None:
+            return refusal, None
+        if self._failures.is_full():
+            return error_response(429, "too many requests with a wrong token; wait a minute"), None
+        identity = guard.tokens.identify(bearer_token(headers))
+        if identity is None:
+            self._failures.add()
+            message = "this server needs its token in the header `Authorization: Bearer TOKEN`; "
+            return unauthorised(headers, message + "`toolcrib serve token` prints it on the server's machine"), None
+        needed = guard.scope_of(method, path)
+        if not identity.may(needed):
+            return error_response(403, f"the token {identity.name!r} lacks the scope {needed!r}"), identity
+        window = self._requests.setdefault(identity.name, SlidingWindow(guard.requests_per_minute))
+        if window.is_full():
+            return error_response(
+                429, "too many requests with this token; wait a minute", {"Retry-After": "60"}
+            ), identity
+        window.add()
+        length = headers.get("content-length", "0")
+        if not length.isdigit() or int(length) > guard.max_body_bytes:
+            return error_response(413, f"a request may have at most {guard.max_body_bytes:,} bytes"), identity
+        return None, identity
+
+    def _refused_sender(self, headers: Headers, method: str) -> Response | None:
+        """Objections to a request that changes something: from another site, or in a format that forms can send."""
+        if method in SAFE_METHODS:
+            return None
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            return error_response(403, "pages of other sites may not use this server")
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+        if has_body and kind != "application/json":
+            return error_response(415, "send JSON, with the header `Content-Type: application/json`")
+        return None
+
+    def _limited(self, receive: Receive) -> Receive:
+        """Stops a body without a declared length at the limit."""
+        taken = 0
+
+        async def receive_within_limit() -> Message:
+            nonlocal taken
+            message = await receive()
+            if message["type"] == "http.request":
+                taken += len(message.get("body", b""))
+                if taken > self._guard.max_body_bytes:
+                    raise BodyTooLarge
+            return message
+
+        return receive_within_limit
+
+
+SECURITY_HEADERS: list[tuple[bytes, bytes]] = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"cache-control", b"no-store"),
+]
+
+
+def identity_of(scope: Any) -> Identity:
+    """Who makes a request that the guard let in."""
+    identity: Identity = scope[IDENTITY]
+    return identity

@@ -1,0 +1,345 @@
+"""OpenAI's chat API, answered by the agent: its tools run here, and its questions appear in the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from toolcrib.agent.events import CallFinished, CallStarted, RunEnded, RunResult, TextStreamed, TurnStarted
+from toolcrib.agent.host import AgentHost
+from toolcrib.core.models import Usage
+from toolcrib.serve.guard import identity_of
+from toolcrib.serve.openai_requests import MODEL, AgentQuestion, BadRequest, ChatRequest, question_of_chat
+from toolcrib.serve.questions import (
+    PLATFORM,
+    OpenQuestion,
+    PendingQuestions,
+    QuestionAnswered,
+    QuestionAsked,
+    UnknownQuestion,
+)
+from toolcrib.serve.runs import LoggedRunEvent, Run, RunManager, RunRefused, digest_of
+from toolcrib.sessions.store import SessionStore
+
+SESSION_HEADER = "X-Toolcrib-Session-Id"
+PING_SECONDS = 10.0
+HOUSEKEEPING_SECONDS = 60.0
+STREAM_HEADERS = {"X-Accel-Buffering": "no"}
+
+
+class OpenAIApi:
+    """`/v1/models` and `/v1/chat/completions`."""
+
+    def __init__(self, host: AgentHost, runs: RunManager, questions: PendingQuestions) -> None:
+        self._host = host
+        self._runs = runs
+        self._questions = questions
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/v1/models", self.models, methods=["GET"]),
+            Route("/v1/models/{model:path}", self.model, methods=["GET"]),
+            Route("/v1/chat/completions", self.chat, methods=["POST"]),
+        ]
+
+    async def models(self, request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [_model()]})
+
+    async def model(self, request: Request) -> Response:
+        if request.path_params["model"] != MODEL:
+            return api_error(404, f"there is no model {request.path_params['model']!r}; use {MODEL!r}", "model")
+        return JSONResponse(_model())
+
+    async def chat(self, request: Request) -> Response:
+        try:
+            body = msgspec.json.decode(await request.body(), type=ChatRequest)
+            asked = question_of_chat(body)
+            if asked.is_housekeeping:
+                return await self._housekeeping(asked, body)
+            run, after = self._run_for(request, asked)
+        except msgspec.MsgspecError as error:
+            return api_error(400, str(error))
+        except BadRequest as error:
+            return api_error(400, str(error), error.param)
+        except (RunRefused, UnknownQuestion) as error:
+            return refused(error)
+        include_usage = body.stream_options is not None and body.stream_options.include_usage
+        answer = ChatAnswer(run, self._runs, asked)
+        headers = {SESSION_HEADER: run.session_id}
+        if body.stream:
+            stream = answer.stream(after, include_usage=include_usage)
+            return StreamingResponse(stream, media_type="text/event-stream", headers=headers | STREAM_HEADERS)
+        return await answer.whole(after, headers)
+
+    def _run_for(self, request: Request, asked: AgentQuestion) -> tuple[Run, int]:
+        """The run that answers a request: a new one, or one that waited for the answer in this message."""
+        held = self._answered(request, asked)
+        if held is not None:
+            return held
+        wanted = request.headers.get(SESSION_HEADER)
+        if wanted is not None:
+            session_id: str | None = self._host.store.get(wanted).id
+        else:
+            session_id = self._runs.store.session_for(transcript_digest(asked.visible)) if asked.history else None
+        self._runs.require_room()
+        if session_id is None and asked.history:
+            session_id = import_history(self._host.store, asked)
+        agent = self._runs.agent(session_id, asked.instructions)
+        return self._runs.start(agent, asked.question), 0
+
+    def _answered(self, request: Request, asked: AgentQuestion) -> tuple[Run, int] | None:
+        """`/approve CODE`, `/deny CODE` or `/answer CODE TEXT` as a message answers a question and goes on with its
+        run."""
+        word, _, rest = asked.question.text.strip().partition(" ")
+        if word not in ("/approve", "/deny", "/answer"):
+            return None
+        code, _, text = rest.strip().partition(" ")
+        found = self._questions.find(code)
+        run = self._runs.of_session(found.session_id)
+        after = len(run.events) if run is not None else 0
+        settle(self._questions, found, word, text.strip(), identity_of(request.scope).may("approve"))
+        if run is None:
+            raise RunRefused("the answer is recorded, but its run has ended; ask again to go on", 409)
+        return run, after
+
+    async def _housekeeping(self, asked: AgentQuestion, body: ChatRequest) -> Response:
+        """A title or tags for a front end: one small request to the model, without an agent or tools."""
+        text = await self._host.auxiliary().complete(asked.question.text, timeout_seconds=HOUSEKEEPING_SECONDS)
+        completion = Completion(self._runs.store.clock())
+        if not body.stream:
+            return JSONResponse(completion.whole(text, "stop", Usage()))
+
+        async def stream() -> AsyncIterator[str]:
+            yield completion.chunk({"role": "assistant", "content": text})
+            yield completion.chunk({}, "stop")
+            yield DONE
+
+        return StreamingResponse(stream(), media_type="text/event-stream", headers=STREAM_HEADERS)
+
+
+def settle(questions: PendingQuestions, found: OpenQuestion, word: str, text: str, may_approve: bool) -> None:
+    """Answer a question with a command; raises RunRefused without the right to, or if it was answered before."""
+    if found.request is not None:
+        if not may_approve:
+            raise RunRefused("this token may not answer approvals; it lacks the scope 'approve'", 403)
+        if word == "/approve":
+            is_first = questions.decide(found, text if text in found.asked.choices else "once")
+        else:
+            is_first = questions.decide(found, "deny", text)
+    else:
+        is_first = questions.answer(found, text)
+    if not is_first:
+        raise RunRefused("somebody else answered this question already", 409)
+
+
+def import_history(store: SessionStore, asked: AgentQuestion) -> str:
+    """A new session with the messages that the client remembers."""
+    session = store.create(source=PLATFORM)
+    store.append_many(session.id, asked.history)
+    return session.id
+
+
+def transcript_digest(visible: list[tuple[str, str]]) -> str:
+    return digest_of(visible)
+
+
+class Completion:
+    """One answer of the chat API, in its format."""
+
+    def __init__(self, now: float) -> None:
+        self.id = f"chatcmpl-{secrets.token_hex(12)}"
+        self.created = int(now)
+
+    def chunk(self, delta: dict[str, Any], finish: str | None = None, about: dict[str, Any] | None = None) -> str:
+        """A piece of the answer; `about` is for clients that know us, and others ignore it."""
+        choice = {"index": 0, "delta": delta, "finish_reason": finish}
+        return self._event({"choices": [choice], **({"toolcrib": about} if about is not None else {})})
+
+    def usage_chunk(self, usage: Usage) -> str:
+        return self._event({"choices": [], "usage": usage_of(usage)})
+
+    def _event(self, body: dict[str, Any]) -> str:
+        head = {"id": self.id, "object": "chat.completion.chunk", "created": self.created, "model": MODEL}
+        return f"data: {json.dumps(head | body, ensure_ascii=False)}\n\n"
+
+    def whole(self, text: str, finish: str, usage: Usage) -> dict[str, Any]:
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", "content": text},
+            "finish_reason": finish,
+        }
+        head = {"id": self.id, "object": "chat.completion", "created": self.created, "model": MODEL}
+        return {**head, "choices": [choice], "usage": usage_of(usage)}
+
+
+DONE = "data: [DONE]\n\n"
+PING = ": waiting\n\n"
+
+
+class ChatAnswer:
+    """The answer to one request: what a run says, as chunks or as a whole."""
+
+    def __init__(self, run: Run, runs: RunManager, asked: AgentQuestion) -> None:
+        self._run = run
+        self._runs = runs
+        self._asked = asked
+        self._said: list[str] = []
+        self._completion = Completion(runs.store.clock())
+
+    async def stream(self, after: int, *, include_usage: bool) -> AsyncIterator[str]:
+        completion = self._completion
+        try:
+            yield completion.chunk({"role": "assistant", "content": ""})
+            async for one in with_pings(self._run, after):
+                if one is None:
+                    yield PING
+                    continue
+                text, about = self._shown(one)
+                if text or about:
+                    yield completion.chunk({"content": text} if text else {}, about=about)
+            result = self._run.result
+            assert result is not None
+            if result.outcome == "failed" and not self._said:
+                yield f"data: {json.dumps({'error': _problem(result)}, ensure_ascii=False)}\n\n"
+                return
+            if result.problem:
+                yield completion.chunk({"content": self._add(f"\n\n{result.problem}")})
+            yield completion.chunk({}, _finish(result))
+            if include_usage:
+                yield completion.usage_chunk(result.usage)
+            yield DONE
+        finally:
+            self._left()
+
+    async def whole(self, after: int, headers: dict[str, str]) -> Response:
+        """The whole answer; if the run has a question, the answer so far with the question, and the run goes on
+        waiting."""
+        try:
+            async for one in self._run.follow(after):
+                self._shown(one)
+                if isinstance(one.event, QuestionAsked):
+                    return self._json("stop", Usage(), headers)
+        except asyncio.CancelledError:
+            self._left()
+            raise
+        result = self._run.result
+        assert result is not None
+        if result.outcome == "failed" and not self._said:
+            return JSONResponse({"error": _problem(result)}, status_code=502, headers=headers)
+        if result.problem:
+            self._add(f"\n\n{result.problem}")
+        return self._json(_finish(result), result.usage, headers)
+
+    def _json(self, finish: str, usage: Usage, headers: dict[str, str]) -> Response:
+        self._remember()
+        return JSONResponse(self._completion.whole("".join(self._said), finish, usage), headers=headers)
+
+    def _left(self) -> None:
+        """The stream is over, or the client left: then the run is stopped, unless it waits for a person."""
+        self._remember()
+        if self._run.result is None and not self._run.is_waiting:
+            self._run.agent.interrupt("the client left")
+
+    def _remember(self) -> None:
+        """Recognise this conversation by what the client saw of it."""
+        visible = [*self._asked.visible, (self._asked.question.role, " ".join(self._asked.question.text.split()))]
+        said = ("assistant", " ".join("".join(self._said).split()))
+        self._runs.store.remember_transcript(transcript_digest([*visible, said]), self._run.session_id)
+
+    def _shown(self, one: LoggedRunEvent) -> tuple[str, dict[str, Any] | None]:
+        """The text that an event adds to the answer, and what it means for clients that know us."""
+        event = one.event
+        if isinstance(event, TextStreamed):
+            return self._add(event.text), None
+        if isinstance(event, TurnStarted) and self._said:
+            return self._add("\n\n"), None
+        if isinstance(event, (CallStarted, CallFinished, QuestionAnswered)):
+            return "", msgspec.to_builtins(event)
+        if isinstance(event, QuestionAsked):
+            return self._add(f"\n\n{question_text(event)}\n\n"), msgspec.to_builtins(event)
+        return "", None
+
+    def _add(self, text: str) -> str:
+        self._said.append(text)
+        return text
+
+
+async def with_pings(run: Run, after: int) -> AsyncIterator[LoggedRunEvent | None]:
+    """The events of a run, with None now and then while nothing happens."""
+    events = run.follow(after)
+    following = asyncio.ensure_future(anext(events))
+    try:
+        while True:
+            done, _ = await asyncio.wait({following}, timeout=PING_SECONDS)
+            if not done:
+                yield None
+                continue
+            try:
+                one = following.result()
+            except StopAsyncIteration:
+                return
+            yield one
+            if isinstance(one.event, RunEnded):
+                return
+            following = asyncio.ensure_future(anext(events))
+    finally:
+        following.cancel()
+
+
+def question_text(asked: QuestionAsked) -> str:
+    """A question as it appears in an answer."""
+    lines = [f"**{asked.text}**"]
+    if asked.command:
+        lines += ["", "```", asked.command, "```", *(f"- {reason}" for reason in asked.reasons)]
+    if asked.kind == "approval":
+        lines += ["", f"Reply `/approve {asked.code}` or `/deny {asked.code}`."]
+    else:
+        lines += [*(f"- {choice}" for choice in asked.choices), "", f"Reply `/answer {asked.code} …`."]
+    return "\n".join(lines)
+
+
+def usage_of(usage: Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": usage.input_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }
+
+
+def _finish(result: RunResult) -> str:
+    return "length" if result.outcome == "budget" or result.is_incomplete else "stop"
+
+
+def _problem(result: RunResult) -> dict[str, Any]:
+    return {
+        "message": result.problem or "the run failed",
+        "type": "server_error",
+        "param": None,
+        "code": result.outcome,
+    }
+
+
+def _model() -> dict[str, Any]:
+    return {"id": MODEL, "object": "model", "created": 0, "owned_by": "toolcrib"}
+
+
+def api_error(status: int, message: str, param: str = "") -> Response:
+    """An error in OpenAI's format."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return JSONResponse(
+        {"error": {"message": message, "type": kind, "param": param or None, "code": None}}, status_code=status
+    )
+
+
+def refused(error: RunRefused | UnknownQuestion) -> Response:
+    return api_error(error.status if isinstance(error, RunRefused) else 404, str(error))

@@ -1,0 +1,250 @@
+"""Approvals and questions of runs: each has a short code, and is answered over the API, or by the next message."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import time
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from toolcrib.agent.events import AgentEvent
+from toolcrib.approval.approvers.gateway import GatewayApprover, Payload
+from toolcrib.approval.audit_log import ApprovalLog
+from toolcrib.config.redact import redact
+from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest
+from toolcrib.core.context import NO_ANSWER, ToolContext
+from toolcrib.core.errors import SessionError, ToolcribError
+from toolcrib.sessions.store import SessionStore
+
+PLATFORM = "serve"
+"""The source of the sessions that the server opens."""
+CODE_CHARS = 6
+LEAVE_SECONDS = 2.0
+
+
+class QuestionAsked(AgentEvent, frozen=True, kw_only=True):
+    """The run waits for a person: for an approval, or for the answer to a question of the model."""
+
+    id: str
+    code: str
+    kind: Literal["approval", "question"]
+    text: str
+    """What is asked, in a sentence or two."""
+    command: str = ""
+    """For an approval: exactly what would run."""
+    reasons: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+    expires_at: float = 0.0
+
+
+class QuestionAnswered(AgentEvent, frozen=True, kw_only=True):
+    """The question was answered, or nobody answered in time."""
+
+    id: str
+    answer: str
+    is_allowed: bool | None = None
+    """For an approval: whether the call may run."""
+
+
+QuestionEvent = QuestionAsked | QuestionAnswered
+OnQuestion = Callable[[QuestionEvent], None]
+
+
+class UnknownQuestion(ToolcribError):
+    """No open question has this id or code."""
+
+
+class OpenQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """A question that waits for its answer."""
+
+    asked: QuestionAsked
+    session_id: str
+    asked_at: float
+    request: ApprovalRequest | None = None
+    answer: asyncio.Future[str] | None = None
+    loop: asyncio.AbstractEventLoop | None = None
+    """Where its call waits."""
+
+
+class PendingQuestions(GatewayApprover):
+    """The approver and the asker of the server's agents."""
+
+    def __init__(
+        self,
+        log: ApprovalLog,
+        timeout_seconds: float,
+        sessions: SessionStore,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._sessions = sessions
+        super().__init__(log, timeout_seconds=timeout_seconds)
+        self._now = clock
+        self._watchers: dict[str, OnQuestion] = {}
+        self._questions: dict[str, OpenQuestion] = {}
+        self._counter = 0
+        self._asking = 0
+
+    # What agents use
+
+    async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
+        """As the approver: hold the call until a person decides."""
+        watcher = self._watcher_of(request.session_key)
+        self._asking += 1
+        try:
+            answer = await super().ask(request)
+        finally:
+            self._asking -= 1
+        if watcher is not None:
+            said = answer.reason or answer.choice
+            watcher(QuestionAnswered(id=request.id, answer=said, is_allowed=answer.allows))
+        return answer
+
+    def asker(self) -> QuestionAsker:
+        """The asker for the tool `clarify` and for MCP servers."""
+        return QuestionAsker(self)
+
+    async def ask_text(self, session_id: str, question: str, choices: tuple[str, ...]) -> str:
+        watcher = self._watcher_of(session_id)
+        if watcher is None:
+            return NO_ANSWER
+        self._counter += 1
+        id = f"question-{session_id}-{self._counter}"
+        asked = QuestionAsked(
+            id=id,
+            code=code_of(id),
+            kind="question",
+            text=question,
+            choices=choices,
+            expires_at=self._now() + self._timeout_seconds,
+        )
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[str] = loop.create_future()
+        self._questions[id] = OpenQuestion(
+            asked=asked, session_id=session_id, asked_at=self._now(), answer=answer, loop=loop
+        )
+        watcher(asked)
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                said = await answer
+        except TimeoutError:
+            said = NO_ANSWER
+        finally:
+            self._questions.pop(id, None)
+        watcher(QuestionAnswered(id=id, answer=said))
+        return said
+
+    # What the server uses
+
+    def watch(self, session_id: str, watcher: OnQuestion) -> None:
+        """Report the questions of a session; without a watcher, nobody could answer."""
+        self._watchers[session_id] = watcher
+        self._report(session_id, watcher)
+
+    def _watcher_of(self, session_id: str) -> OnQuestion | None:
+        """Who reports the questions of a session; those of a subagent go to the session that started it."""
+        if session_id in self._watchers:
+            return self._watchers[session_id]
+        try:
+            line = self._sessions.lineage(session_id)
+        except SessionError:
+            return None
+        found = next((self._watchers[one.id] for one in reversed(line) if one.id in self._watchers), None)
+        if found is not None:
+            self._report(session_id, found)
+        return found
+
+    def _report(self, session_id: str, watcher: OnQuestion) -> None:
+        async def notify(payload: Payload) -> None:
+            found = [one for one in self.open(session_id) if one.asked.id == payload["request_id"]]
+            for one in found:
+                watcher(one.asked)
+
+        self.register_notify(session_id, notify)
+
+    def unwatch(self, session_id: str) -> None:
+        """Stop reporting; what still waits is cancelled."""
+        self._watchers.pop(session_id, None)
+        self.unregister_notify(session_id)
+
+    async def stop_waiting(self) -> None:
+        """End all waiting, but leave the approvals open: they can still be answered after a restart."""
+        self.leave_open()
+        deadline = time.monotonic() + LEAVE_SECONDS
+        while self._asking and time.monotonic() < deadline:  # noqa: ASYNC110 - calls may wait on other loops
+            await asyncio.sleep(0)
+
+    def open(self, session_id: str | None = None) -> list[OpenQuestion]:
+        """The open questions of the server's sessions, oldest first, including approvals from before a restart."""
+        pending = self.pending(session_id)
+        approvals = [self._as_question(request) for request in pending if self._is_served(request.session_key)]
+        others = [one for one in self._questions.values() if session_id in (None, one.session_id)]
+        return sorted([*approvals, *others], key=lambda one: one.asked_at)
+
+    def _is_served(self, session_id: str) -> bool:
+        """Whether a session, or the one that started it, belongs to a server; others have their own front end."""
+        try:
+            return self._sessions.lineage(session_id)[0].source == PLATFORM
+        except SessionError:
+            return False
+
+    def find(self, id_or_code: str) -> OpenQuestion:
+        """The open question with this id or code; raises UnknownQuestion."""
+        wanted = id_or_code.strip()
+        found = [one for one in self.open() if wanted == one.asked.id or wanted.upper() == one.asked.code]
+        if not found:
+            raise UnknownQuestion(f"no open question has the code {wanted!r}; it may have been answered, or expired")
+        return found[0]
+
+    def decide(self, question: OpenQuestion, choice: str, reason: str = "", *, every_scope: bool = False) -> bool:
+        """Answer an approval once; False if somebody else was quicker."""
+        request = question.request
+        if request is None:
+            raise UnknownQuestion(f"{question.asked.code} is a question, not an approval; answer it with a text")
+        count = self.resolve(
+            request.session_key, choice, reason=reason or None, request_id=request.id, every_scope=every_scope
+        )
+        return count > 0
+
+    def answer(self, question: OpenQuestion, text: str) -> bool:
+        """Answer a question of the model once; False if it was answered already."""
+        if question.answer is None or question.loop is None:
+            raise UnknownQuestion(f"{question.asked.code} is an approval; decide it with once, session, always or deny")
+        if self._questions.pop(question.asked.id, None) is None:
+            return False
+        waiting = question.answer
+        question.loop.call_soon_threadsafe(lambda: None if waiting.done() else waiting.set_result(text))
+        return True
+
+    def _as_question(self, request: ApprovalRequest) -> OpenQuestion:
+        choices = ("once", "session", *(("always",) if request.may_be_permanent else ()), "deny")
+        asked = QuestionAsked(
+            id=request.id,
+            code=code_of(request.id),
+            kind="approval",
+            text=redact(f"{request.title or request.tool} needs approval: {request.description or 'a call'}"),
+            command=redact(request.command),
+            reasons=tuple(redact(danger.reason) for danger in request.dangers),
+            choices=choices,
+            expires_at=request.asked_at + self._timeout_seconds,
+        )
+        return OpenQuestion(asked=asked, session_id=request.session_key, asked_at=request.asked_at, request=request)
+
+
+class QuestionAsker:
+    """Asks the user of the session that a call belongs to."""
+
+    def __init__(self, questions: PendingQuestions) -> None:
+        self._questions = questions
+
+    async def ask(self, ctx: ToolContext, question: str, choices: tuple[str, ...]) -> str:
+        return await self._questions.ask_text(ctx.session_id, question, choices)
+
+
+def code_of(question_id: str) -> str:
+    """A short code for people to type; the same after a restart."""
+    digest = hashlib.sha256(question_id.encode()).digest()
+    return base64.b32encode(digest).decode()[:CODE_CHARS]

@@ -1,0 +1,209 @@
+"""The server's database: runs and their events, answers of the Responses API, and which session a chat belongs to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from toolcrib.core.errors import ToolcribError
+from toolcrib.sessions.database import Database, Migration
+
+RunState = Literal["working", "answered", "failed", "budget", "denied", "interrupted"]
+DAY_SECONDS = 86_400.0
+KEPT_DAYS = 30
+
+STEPS = (
+    Migration(
+        (
+            """CREATE TABLE runs (
+                id TEXT PRIMARY KEY,
+                session TEXT NOT NULL,
+                state TEXT NOT NULL,
+                created_at REAL NOT NULL,
+                ended_at REAL,
+                problem TEXT NOT NULL DEFAULT '',
+                cost_usd REAL NOT NULL DEFAULT 0,
+                idempotency_key TEXT UNIQUE,
+                digest TEXT NOT NULL DEFAULT ''
+            )""",
+            "CREATE INDEX runs_by_time ON runs (created_at)",
+            "CREATE INDEX runs_by_session ON runs (session)",
+            """CREATE TABLE events (
+                run TEXT NOT NULL,
+                number INTEGER NOT NULL,
+                at REAL NOT NULL,
+                body TEXT NOT NULL,
+                PRIMARY KEY (run, number)
+            ) WITHOUT ROWID""",
+            # What a client has seen of a conversation, so that a full history finds its session again.
+            "CREATE TABLE transcripts (digest TEXT PRIMARY KEY, session TEXT NOT NULL, created_at REAL NOT NULL)",
+            """CREATE TABLE responses (
+                id TEXT PRIMARY KEY,
+                session TEXT NOT NULL,
+                message INTEGER NOT NULL,
+                created_at REAL NOT NULL,
+                body TEXT NOT NULL
+            )""",
+        )
+    ),
+)
+_RUN_COLUMNS = "id, session, state, created_at, ended_at, problem, cost_usd, digest"
+
+
+class RunStoreError(ToolcribError):
+    """The server's database cannot be used."""
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One run, as it is listed."""
+
+    id: str
+    session_id: str
+    state: RunState
+    created_at: float
+    ended_at: float | None = None
+    problem: str = ""
+    cost_usd: float = 0.0
+    digest: str = ""
+    """Of the request that started it, to recognise a repeated one."""
+
+
+class StoredEvent(msgspec.Struct, frozen=True):
+    """One event of a run; `number` counts from 1 and is the id in the event stream."""
+
+    number: int
+    at: float
+    body: str
+    """As JSON."""
+
+
+class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer of the Responses API, and the last message of the session that belongs to it."""
+
+    id: str
+    session_id: str
+    message_id: int
+    body: str
+
+
+class RunStore:
+    """Thread-safe; opened on first use."""
+
+    def __init__(self, path: Path | None, clock: Callable[[], float] = time.time) -> None:
+        self._database = Database(path, steps=STEPS, what="database of the server", error=RunStoreError)
+        self.clock = clock
+
+    def open(self) -> list[RunRecord]:
+        """Prepare the database at the start of a server; returns the runs that the last one left unfinished."""
+        now = self.clock()
+        with self._database.write() as connection:
+            connection.execute(
+                "DELETE FROM events WHERE run IN (SELECT id FROM runs WHERE created_at < ?)",
+                (now - KEPT_DAYS * DAY_SECONDS,),
+            )
+            connection.execute("DELETE FROM transcripts WHERE created_at < ?", (now - KEPT_DAYS * DAY_SECONDS,))
+            left = connection.execute(f"SELECT {_RUN_COLUMNS} FROM runs WHERE state = 'working'").fetchall()
+        return [_run(row) for row in left]
+
+    def by_key(self, idempotency_key: str) -> RunRecord | None:
+        """The run that was started with this key."""
+        with self._database.read() as connection:
+            row = connection.execute(
+                f"SELECT {_RUN_COLUMNS} FROM runs WHERE idempotency_key = ?", (idempotency_key,)
+            ).fetchone()
+        return None if row is None else _run(row)
+
+    def add(self, run: RunRecord, idempotency_key: str | None = None) -> None:
+        """Store a new run."""
+        with self._database.write() as connection:
+            connection.execute(
+                "INSERT INTO runs (id, session, state, created_at, idempotency_key, digest) VALUES (?, ?, ?, ?, ?, ?)",
+                (run.id, run.session_id, run.state, run.created_at, idempotency_key, run.digest),
+            )
+
+    def end(self, run_id: str, state: RunState, problem: str = "", cost_usd: float = 0.0) -> None:
+        with self._database.write() as connection:
+            connection.execute(
+                "UPDATE runs SET state = ?, ended_at = ?, problem = ?, cost_usd = ? WHERE id = ?",
+                (state, self.clock(), problem, cost_usd, run_id),
+            )
+
+    def get(self, run_id: str) -> RunRecord | None:
+        with self._database.read() as connection:
+            row = connection.execute(f"SELECT {_RUN_COLUMNS} FROM runs WHERE id = ?", (run_id,)).fetchone()
+        return None if row is None else _run(row)
+
+    def list(self, *, session_id: str | None = None, limit: int = 50) -> Sequence[RunRecord]:
+        """Runs, newest first."""
+        where, values = ("WHERE session = ?", (session_id,)) if session_id is not None else ("", ())
+        with self._database.read() as connection:
+            rows = connection.execute(
+                f"SELECT {_RUN_COLUMNS} FROM runs {where} ORDER BY created_at DESC LIMIT ?", (*values, limit)
+            ).fetchall()
+        return [_run(row) for row in rows]
+
+    def cost_since(self, moment: float) -> float:
+        with self._database.read() as connection:
+            row = connection.execute("SELECT total(cost_usd) FROM runs WHERE created_at >= ?", (moment,)).fetchone()
+        cost: float = row[0]
+        return cost
+
+    def add_events(self, events: Iterable[tuple[str, StoredEvent]]) -> None:
+        """Store events of several runs in one transaction."""
+        with self._database.write() as connection:
+            connection.executemany(
+                "INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?)",
+                [(run_id, event.number, event.at, event.body) for run_id, event in events],
+            )
+
+    def events(self, run_id: str, after: int = 0) -> Sequence[StoredEvent]:
+        with self._database.read() as connection:
+            rows = connection.execute(
+                "SELECT number, at, body FROM events WHERE run = ? AND number > ? ORDER BY number", (run_id, after)
+            ).fetchall()
+        return [StoredEvent(*row) for row in rows]
+
+    def session_for(self, digest: str) -> str | None:
+        """The session of the conversation whose visible part has this digest."""
+        with self._database.read() as connection:
+            row = connection.execute("SELECT session FROM transcripts WHERE digest = ?", (digest,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def remember_transcript(self, digest: str, session_id: str) -> None:
+        with self._database.write() as connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO transcripts VALUES (?, ?, ?)", (digest, session_id, self.clock())
+            )
+
+    def add_response(self, response: StoredResponse) -> None:
+        with self._database.write() as connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO responses VALUES (?, ?, ?, ?, ?)",
+                (response.id, response.session_id, response.message_id, self.clock(), response.body),
+            )
+
+    def response(self, response_id: str) -> StoredResponse | None:
+        with self._database.read() as connection:
+            row = connection.execute(
+                "SELECT id, session, message, body FROM responses WHERE id = ?", (response_id,)
+            ).fetchone()
+        return None if row is None else StoredResponse(id=row[0], session_id=row[1], message_id=row[2], body=row[3])
+
+    def delete_response(self, response_id: str) -> bool:
+        with self._database.write() as connection:
+            return connection.execute("DELETE FROM responses WHERE id = ?", (response_id,)).rowcount > 0
+
+    def close(self) -> None:
+        self._database.close()
+
+
+def _run(row: tuple[str, str, RunState, float, float | None, str, float, str]) -> RunRecord:
+    id, session, state, created, ended, problem, cost, digest = row
+    return RunRecord(
+        id=id, session_id=session, state=state, created_at=created, ended_at=ended, problem=problem, cost_usd=cost,
+        digest=digest,
+    )  # fmt: skip

@@ -1,0 +1,285 @@
+"""Runs: an agent at work on a client's question, and the log of its events, which any number of clients follow."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import secrets
+import threading
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from toolcrib.agent.agent import Agent
+from toolcrib.agent.events import AnyEvent, RunEnded, RunResult, TextStreamed
+from toolcrib.agent.host import AgentHost
+from toolcrib.core.errors import ToolcribError, UsageError
+from toolcrib.core.messages import Message
+from toolcrib.serve.questions import PendingQuestions, QuestionAnswered, QuestionAsked, QuestionEvent
+from toolcrib.serve.run_store import DAY_SECONDS, RunRecord, RunStore, StoredEvent
+
+logger = logging.getLogger(__name__)
+
+GATHER_SECONDS = 0.03
+"""Pieces of text that arrive within this time become one event."""
+WRITE_SECONDS = 0.1
+"""How often new events are written to the database."""
+STOP_SECONDS = 15.0
+LOST = "the server stopped while this run was working; ask again to go on"
+
+LoggedEvent = AnyEvent | QuestionEvent
+_encode = msgspec.json.Encoder().encode
+
+
+class RunRefused(ToolcribError):
+    """A run cannot start now. `status` is that of the HTTP response."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class LoggedRunEvent(msgspec.Struct, frozen=True):
+    """An event with its number in the run's log."""
+
+    number: int
+    event: LoggedEvent
+
+
+class Run:
+    """One run in progress. `follow` gives its events, from the first or from any later one on."""
+
+    def __init__(self, record: RunRecord, agent: Agent) -> None:
+        self.record = record
+        self.agent = agent
+        self.result: RunResult | None = None
+        self.events: list[LoggedRunEvent] = []
+        self.unwritten: list[StoredEvent] = []
+        self.open_questions: set[str] = set()
+        self._pieces: list[str] = []
+        self._gathering: asyncio.TimerHandle | None = None
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+        self._grew = asyncio.Event()
+
+    @property
+    def id(self) -> str:
+        return self.record.id
+
+    @property
+    def session_id(self) -> str:
+        return self.record.session_id
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the run waits for a person."""
+        return bool(self.open_questions)
+
+    def add(self, event: LoggedEvent) -> None:
+        """Append an event, from any thread."""
+        if threading.get_ident() == self._thread:
+            self._add(event)
+        else:
+            self._loop.call_soon_threadsafe(self._add, event)
+
+    def _add(self, event: LoggedEvent) -> None:
+        if isinstance(event, TextStreamed):
+            self._pieces.append(event.text)
+            if self._gathering is None:
+                # The first piece goes out at once; those that follow soon go together.
+                self._flush_text()
+                self._gathering = self._loop.call_later(GATHER_SECONDS, self._gathered)
+            return
+        self._flush_text()
+        if isinstance(event, QuestionAsked):
+            self.open_questions.add(event.id)
+        elif isinstance(event, QuestionAnswered):
+            self.open_questions.discard(event.id)
+        elif isinstance(event, RunEnded):
+            self.result = event.result
+        self._append(event)
+
+    def _gathered(self) -> None:
+        self._gathering = None
+        self._flush_text()
+
+    def _flush_text(self) -> None:
+        if self._pieces:
+            text, self._pieces = "".join(self._pieces), []
+            self._append(TextStreamed(text=text))
+
+    def _append(self, event: LoggedEvent) -> None:
+        number = len(self.events) + 1
+        self.events.append(LoggedRunEvent(number, event))
+        self.unwritten.append(StoredEvent(number, self._loop.time(), _encode(event).decode()))
+        self._grew.set()
+        self._grew = asyncio.Event()
+
+    async def follow(self, after: int = 0) -> AsyncIterator[LoggedRunEvent]:
+        """The events after that number, as they happen, until the run has ended."""
+        while True:
+            while after < len(self.events):
+                one = self.events[after]
+                after += 1
+                yield one
+                if isinstance(one.event, RunEnded):
+                    return
+            await self._grew.wait()
+
+
+class RunManager:
+    """Starts, finds and ends the runs of one server."""
+
+    def __init__(self, host: AgentHost, questions: PendingQuestions, store: RunStore) -> None:
+        self._host = host
+        self._questions = questions
+        self._store = store
+        self._limits = host.settings.serve.limits
+        self._runs: dict[str, Run] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._writer: asyncio.Task[None] | None = None
+        self._is_closing = False
+
+    @property
+    def store(self) -> RunStore:
+        return self._store
+
+    @property
+    def working(self) -> list[Run]:
+        return [run for id, run in self._runs.items() if id in self._tasks]
+
+    def open(self) -> None:
+        """Mark the runs that an earlier server left unfinished; starts writing events."""
+        for left in self._store.open():
+            stored = self._store.events(left.id)
+            ended = RunEnded(result=RunResult(outcome="interrupted", problem=LOST, session_id=left.session_id))
+            number = stored[-1].number + 1 if stored else 1
+            self._store.add_events([(left.id, StoredEvent(number, self._store.clock(), _encode(ended).decode()))])
+            self._store.end(left.id, "interrupted", LOST)
+        self._writer = asyncio.ensure_future(self._write_regularly())
+
+    def find(self, run_id: str) -> Run | None:
+        """A run that works, or ended recently."""
+        return self._runs.get(run_id)
+
+    def of_session(self, session_id: str) -> Run | None:
+        """The run that works on a session now."""
+        return next((run for run in self.working if run.session_id == session_id), None)
+
+    def agent(self, session_id: str | None, instructions: str = "") -> Agent:
+        """An agent for a session, or for a new one."""
+        if session_id is not None and self.of_session(session_id) is not None:
+            raise RunRefused(f"a run is working on session {session_id!r}; wait for it, stop it or steer it", 409)
+        agent = Agent(host=self._host, session_id=session_id, toolsets=self._host.settings.serve.toolsets)
+        if instructions.strip():
+            agent.system_prompt = f"{agent.system_prompt}\n\n{instructions.strip()}"
+        return agent
+
+    def require_room(self) -> None:
+        """Raises RunRefused if no further run may start now."""
+        limits = self._limits
+        if self._is_closing:
+            raise RunRefused("the server is stopping; try again when it is back", 503)
+        if len(self._tasks) >= limits.max_runs:
+            raise RunRefused(f"{limits.max_runs} runs are working, which is the limit; try again later", 429)
+        if limits.cost_per_day_usd and self._store.cost_since(self._store.clock() - DAY_SECONDS) >= (
+            limits.cost_per_day_usd
+        ):
+            raise RunRefused(
+                f"the runs of the last 24 hours have cost the limit of ${limits.cost_per_day_usd:g}; "
+                "raise `serve.limits.cost_per_day_usd`, or wait",
+                429,
+            )
+
+    def repeated(self, key: str | None, digest: str) -> RunRecord | None:
+        """The run that a request with this idempotency key started before; raises RunRefused for another request."""
+        if key is None:
+            return None
+        known = self._store.by_key(key)
+        if known is not None and known.digest != digest:
+            raise RunRefused(f"the idempotency key {key!r} was used for another request", 409)
+        return known
+
+    def start(self, agent: Agent, question: Message, key: str | None = None, digest: str = "") -> Run:
+        """Start to work on a question."""
+        self.require_room()
+        record = RunRecord(
+            id=f"run_{secrets.token_hex(12)}",
+            session_id=agent.session_id,
+            state="working",
+            created_at=self._store.clock(),
+            digest=digest,
+        )
+        self._store.add(record, key)
+        run = Run(record, agent)
+        self._runs[run.id] = run
+        self._questions.watch(run.session_id, run.add)
+        self._tasks[run.id] = asyncio.ensure_future(self._work(run, question))
+        return run
+
+    async def _work(self, run: Run, question: Message) -> None:
+        try:
+            await run.agent.run(question, on_event=run.add)
+        except UsageError as error:
+            run.add(RunEnded(result=RunResult(outcome="failed", problem=str(error), session_id=run.session_id)))
+        finally:
+            self._questions.unwatch(run.session_id)
+            if run.result is None:
+                # The task was cancelled: the server is closing.
+                run.add(RunEnded(result=RunResult(outcome="interrupted", problem=LOST, session_id=run.session_id)))
+            result = run.result
+            assert result is not None
+            self._write([run])
+            self._store.end(run.id, result.outcome, result.problem, result.usage.cost_usd or 0.0)
+            self._tasks.pop(run.id, None)
+            self._forget_old()
+
+    def _forget_old(self) -> None:
+        """Keep the events of the latest runs in memory; older ones are read from the database."""
+        ended = [id for id in self._runs if id not in self._tasks]
+        for id in ended[:-64]:
+            del self._runs[id]
+
+    def _write(self, runs: list[Run]) -> None:
+        events = []
+        for run in runs:
+            written, run.unwritten = run.unwritten, []
+            events += [(run.id, event) for event in written]
+        if events:
+            self._store.add_events(events)
+
+    async def _write_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(WRITE_SECONDS)
+            try:
+                self._write(list(self._runs.values()))
+            except ToolcribError:
+                logger.exception("cannot write the events of runs")
+
+    async def stop(self) -> None:
+        """Interrupt all runs and wait for their cleanup. Their streams end, and open approvals stay on record."""
+        self._is_closing = True
+        await self._questions.stop_waiting()
+        for run in self.working:
+            run.agent.interrupt("the server is stopping")
+        if self._tasks:
+            await asyncio.wait(list(self._tasks.values()), timeout=STOP_SECONDS)
+        for task in list(self._tasks.values()):
+            task.cancel()
+
+    async def close(self) -> None:
+        """Stop, and write what is left."""
+        await self.stop()
+        if self._writer is not None:
+            self._writer.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._writer
+        self._write(list(self._runs.values()))
+        self._store.close()
+
+
+def digest_of(*parts: Any) -> str:
+    """Identifies a request or a transcript."""
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()

@@ -1,0 +1,125 @@
+"""Who may use the server: the owner's token, and further ones with fewer rights."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Iterable
+from typing import Literal, get_args
+
+import msgspec
+
+from toolcrib.config.files import OWNER_FILE, make_folder, replace_file
+from toolcrib.config.paths import Home
+from toolcrib.core.errors import UsageError
+from toolcrib.http_server import is_equal_secret
+
+TokenScope = Literal["chat", "approve", "admin", "metrics"]
+"""What a token may do: talk to the agent and read its sessions; answer approvals; change settings; read metrics."""
+SCOPES: tuple[TokenScope, ...] = get_args(TokenScope)
+OWNER = "owner"
+MIN_CHARS = 32
+_PLACEHOLDER = re.compile(r"change.?me|your.?token|placeholder|secret|password|example|(.)\1{7}", re.IGNORECASE)
+
+
+class TokenError(UsageError):
+    """A token that is missing, too weak, or already there."""
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose token it is, and what it may do."""
+
+    name: str
+    scopes: frozenset[TokenScope]
+
+    def may(self, scope: TokenScope) -> bool:
+        return scope in self.scopes
+
+
+class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
+    """A further token; only its hash is stored."""
+
+    sha256: str
+    scopes: tuple[TokenScope, ...]
+
+
+class TokenStore:
+    """The tokens of one home. `given` replaces the owner's stored token for this process."""
+
+    def __init__(self, home: Home, given: str = "", source: str = "TOOLCRIB_SERVE_TOKEN") -> None:
+        self._folder = home.serve_dir
+        self._file = self._folder / "token"
+        self._others_file = self._folder / "tokens.json"
+        self._given = require_strong(given, source) if given else ""
+
+    def owner_token(self) -> str:
+        """The owner's token, created at the first use."""
+        if self._given:
+            return self._given
+        try:
+            stored = self._file.read_text(encoding="utf-8").strip()
+        except FileNotFoundError:
+            stored = ""
+        if stored:
+            return require_strong(stored, str(self._file))
+        token = secrets.token_urlsafe(32)
+        make_folder(self._folder)
+        replace_file(self._file, token.encode() + b"\n", mode=OWNER_FILE)
+        return token
+
+    def identify(self, token: str) -> Identity | None:
+        """The identity behind a token; None for an unknown one."""
+        if not token:
+            return None
+        if is_equal_secret(token, self.owner_token()):
+            return Identity(name=OWNER, scopes=frozenset(SCOPES))
+        digest = _digest(token)
+        found = [(name, one) for name, one in self.others().items() if is_equal_secret(digest, one.sha256)]
+        return next((Identity(name=name, scopes=frozenset(one.scopes)) for name, one in found), None)
+
+    def others(self) -> dict[str, StoredToken]:
+        """The further tokens, by name."""
+        try:
+            return msgspec.json.decode(self._others_file.read_bytes(), type=dict[str, StoredToken])
+        except FileNotFoundError:
+            return {}
+        except msgspec.DecodeError as error:
+            raise TokenError(
+                f"{str(self._others_file)!r} is damaged ({error}); delete it and create tokens anew"
+            ) from (error)
+
+    def create(self, name: str, scopes: Iterable[TokenScope]) -> str:
+        """A new token with these scopes; it is shown once."""
+        others = self.others()
+        if name == OWNER or name in others:
+            raise TokenError(f"there is already a token {name!r}; choose another name, or revoke it first")
+        token = secrets.token_urlsafe(32)
+        self._write(others | {name: StoredToken(sha256=_digest(token), scopes=tuple(scopes))})
+        return token
+
+    def revoke(self, name: str) -> None:
+        others = self.others()
+        if others.pop(name, None) is None:
+            known = ", ".join(others) or "none"
+            raise TokenError(f"there is no token {name!r} to revoke; there are: {known}")
+        self._write(others)
+
+    def _write(self, others: dict[str, StoredToken]) -> None:
+        make_folder(self._folder)
+        replace_file(self._others_file, msgspec.json.format(msgspec.json.encode(others)), mode=OWNER_FILE)
+
+
+def require_strong(token: str, source: str) -> str:
+    """The token, unless it is short or a placeholder."""
+    if len(token) < MIN_CHARS or not token.isascii() or not token.isprintable() or " " in token:
+        why = f"must be one word of at least {MIN_CHARS} ASCII characters"
+    elif _PLACEHOLDER.search(token):
+        why = "looks like a placeholder"
+    else:
+        return token
+    raise TokenError(f"the token from {source} {why}; create one with `openssl rand -hex 32`")
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()

@@ -1,0 +1,183 @@
+"""toolcrib's own API: sessions, runs, approvals and questions."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from tests.serve.agent_serving import CONFIG, Served, events_of, serving
+from toolcrib.providers.scripted import calls
+
+
+async def start(http: httpx2.AsyncClient, text: str = "hello", **more: Any) -> dict[str, Any]:
+    response = await http.post("/api/runs", json={"text": text, **more})
+    assert response.status_code == 202, response.text
+    body: dict[str, Any] = response.json()
+    return body
+
+
+async def follow(http: httpx2.AsyncClient, run: str, after: int = 0) -> list[tuple[int, dict[str, Any]]]:
+    async with http.stream("GET", f"/api/runs/{run}/events", headers={"Last-Event-ID": str(after)}) as response:
+        return [one async for one in events_of(response)]
+
+
+async def waiting(served: Served, http: httpx2.AsyncClient) -> dict[str, Any]:
+    """The approval that a run waits for."""
+    async with asyncio.timeout(30):
+        while True:
+            (run,) = served.server.runs.working
+            async for one in run.follow():
+                if type(one.event).__name__ == "QuestionAsked":
+                    (found,) = (await http.get("/api/approvals")).json()["approvals"]
+                    return dict(found)
+
+
+async def test_events_are_numbered_and_resumed(home: Path) -> None:
+    """A client that comes back gets what it missed, neither less nor more, also after the run."""
+    async with serving(home, ["one two three"]) as served, served.http() as http:
+        run = await start(http)
+        all_events = await follow(http, run["id"])
+        rest = await follow(http, run["id"], after=3)
+
+    assert [number for number, _ in all_events] == list(range(1, len(all_events) + 1))
+    assert rest == all_events[3:]
+    assert all_events[-1][1]["event"] == "run_ended"
+    assert all_events[-1][1]["result"]["answer"] == "one two three"
+
+
+async def test_a_repeated_request_starts_one_run(home: Path) -> None:
+    """An idempotency key gives the run that it started; another request with it is refused."""
+    async with serving(home, ["one"]) as served, served.http() as http:
+        key = {"Idempotency-Key": "k1"}
+        first = await http.post("/api/runs", json={"text": "a"}, headers=key)
+        await follow(http, first.json()["id"])
+        again = await http.post("/api/runs", json={"text": "a"}, headers=key)
+        other = await http.post("/api/runs", json={"text": "b"}, headers=key)
+
+    assert again.json()["id"] == first.json()["id"]
+    assert other.status_code == 409
+    assert len(served.model.requests) == 1
+
+
+async def test_an_approval_is_decided_once(home: Path) -> None:
+    """The second decision is refused; a denial with its reason reaches the model."""
+    async with serving(home, [calls("remove", {"path": "x"}), "ok"]) as served, served.http() as http:
+        run = await start(http)
+        asked = await waiting(served, http)
+        first = await http.post(f"/api/approvals/{asked['id']}", json={"choice": "deny", "reason": "too risky"})
+        second = await http.post(f"/api/approvals/{asked['id']}", json={"choice": "once"})
+        await follow(http, run["id"])
+
+    assert asked["command"] == "rm -rf build"
+    assert (first.status_code, second.status_code) == (200, 404)
+    assert served.removed == []
+    assert "too risky" in served.model.requests[-1].messages[-1].text
+
+
+async def test_sessions_are_listed_renamed_forked_and_deleted(home: Path) -> None:
+    """A session's life over the API; unknown ids and prefixes of ids are 404."""
+    async with serving(home, ["one"]) as served, served.http() as http:
+        run = await start(http)
+        await follow(http, run["id"])
+        id = run["session_id"]
+        renamed = await http.patch(f"/api/sessions/{id}", json={"title": "Mine"})
+        fork = await http.post(f"/api/sessions/{id}/fork")
+        messages = await http.get(f"/api/sessions/{id}/messages")
+        prefix = await http.get(f"/api/sessions/{id[:-1]}")
+        deleted = await http.delete(f"/api/sessions/{id}")
+        listed = await http.get("/api/sessions")
+
+    assert renamed.json()["title"] == "Mine"
+    assert [one["role"] for one in messages.json()["messages"]] == ["user", "assistant"]
+    assert (prefix.status_code, deleted.status_code) == (404, 200)
+    assert [one["id"] for one in listed.json()["sessions"]] == [fork.json()["id"]]
+
+
+async def test_open_approvals_survive_a_restart(home: Path) -> None:
+    """A stopped server interrupts its run and leaves the question open; the next one can still record the answer."""
+    async with serving(home, [calls("remove", {"path": "x"}), "ok"]) as served, served.http() as http:
+        run = await start(http)
+        asked = await waiting(served, http)
+    async with serving(home) as again, again.http() as http:
+        listed = (await http.get("/api/approvals")).json()["approvals"]
+        ended = (await http.get(f"/api/runs/{run['id']}")).json()
+        answer = await http.post(f"/api/approvals/{asked['code']}", json={"choice": "once"})
+        left = (await http.get("/api/approvals")).json()["approvals"]
+        events = await follow(http, run["id"])
+
+    assert [one["id"] for one in listed] == [asked["id"]]
+    assert ended["state"] == "interrupted"
+    assert answer.json()["late"] is True
+    assert left == []
+    assert events[-1][1]["result"]["outcome"] == "interrupted"
+    assert served.removed == again.removed == []
+
+
+async def test_limits_on_runs_and_cost(home: Path) -> None:
+    """Beyond the limit a run is refused with 429, and nothing starts."""
+    config = CONFIG + "  limits: {max_runs: 1}\n"
+    async with serving(home, [calls("remove", {"path": "x"}), "ok"], config=config) as served, served.http() as http:
+        await start(http)
+        await waiting(served, http)
+        refused = await http.post("/api/runs", json={"text": "another"})
+        chat = await http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "x"}]})
+
+    assert (refused.status_code, chat.status_code) == (429, 429)
+
+
+async def test_a_run_can_be_stopped_and_steered(home: Path) -> None:
+    """Stop ends the run; steering an ended one is refused."""
+    async with serving(home, [calls("remove", {"path": "x"}), "ok"]) as served, served.http() as http:
+        run = await start(http)
+        await waiting(served, http)
+        steered = await http.post(f"/api/runs/{run['id']}/steer", json={"text": "hurry"})
+        stopped = await http.post(f"/api/runs/{run['id']}/stop")
+        events = await follow(http, run["id"])
+        late = await http.post(f"/api/runs/{run['id']}/steer", json={"text": "hurry"})
+
+    assert (steered.status_code, stopped.status_code, late.status_code) == (202, 202, 409)
+    assert events[-1][1]["result"]["outcome"] == "interrupted"
+
+
+ODD_BODIES = [
+    b"",
+    b"{",
+    b"[]",
+    b"null",
+    b"1",
+    b'{"text": 1}',
+    b'{"text": null}',
+    b'{"x": "y"}',
+    b"\xff\xfe",
+    b'"' + b"a" * 9000,
+]
+
+
+async def test_odd_requests_are_refused_without_a_fault(home: Path) -> None:
+    """Whatever is sent to whichever route, the answer is an error of the client, never of the server."""
+    paths = [
+        "/api/runs",
+        "/api/runs/x/steer",
+        "/api/approvals/x",
+        "/api/questions/x",
+        "/v1/chat/completions",
+        "/v1/responses",
+    ]
+    gets = [
+        "/api/sessions?limit=x",
+        "/api/sessions?limit=99999999999",
+        "/api/sessions/%00",
+        "/api/runs/../x",
+        "/api/runs/x/events",
+    ]
+    async with serving(home) as served, served.http() as http:
+        json_type = {"Content-Type": "application/json"}
+        posted = [await http.post(path, content=body, headers=json_type) for path in paths for body in ODD_BODIES]
+        patched = [await http.patch("/api/sessions/x", content=body, headers=json_type) for body in ODD_BODIES]
+        got = [await http.get(path) for path in gets]
+
+    codes = {(response.request.url.path, response.status_code) for response in [*posted, *patched, *got]}
+    assert not [one for one in codes if not 400 <= one[1] < 500]

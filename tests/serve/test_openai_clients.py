@@ -1,0 +1,204 @@
+"""The official client of OpenAI against our server."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import openai
+import pytest
+
+from tests.serve.agent_serving import serving
+from toolcrib.core.models import ModelError, Usage
+from toolcrib.providers.scripted import call, calls, says
+
+QUESTION = [{"role": "user", "content": "hello"}]
+
+
+async def test_a_chat_is_answered(home: Path) -> None:
+    """The answer, its usage and the model's name are what the client expects."""
+    async with serving(home, [says("Good day.", usage=Usage(input_tokens=7, output_tokens=3))]) as served:
+        models = await served.openai.models.list()
+        answer = await served.openai.chat.completions.create(model="gpt-5", messages=QUESTION)
+
+    assert [one.id for one in models.data] == ["toolcrib"]
+    assert answer.choices[0].message.content == "Good day."
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (7, 3)
+
+
+async def test_a_chat_streams_its_answer_and_reports_its_tools(home: Path) -> None:
+    """Tools run on the server; clients that don't know us see only the text."""
+    steps = [says("I'll look. ", call("echo", {"text": "42"})), says("It is 42.")]
+    async with serving(home, steps) as served:
+        stream = await served.openai.chat.completions.create(
+            model="toolcrib", messages=QUESTION, stream=True, stream_options={"include_usage": True}
+        )
+        chunks = [chunk async for chunk in stream]
+
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == "I'll look. \n\nIt is 42."
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert chunks[-2].choices[0].finish_reason == "stop"
+    assert chunks[-1].usage is not None
+    reported = [chunk.model_extra["toolcrib"]["event"] for chunk in chunks if chunk.model_extra]
+    assert reported == ["call_started", "call_finished"]
+
+
+async def test_a_history_continues_its_session(home: Path) -> None:
+    """A client that sends the whole conversation goes on in the session that answered it."""
+    async with serving(home, ["first", "second", "other"]) as served:
+        client = served.openai
+        first = await client.chat.completions.with_raw_response.create(model="m", messages=QUESTION)
+        said = first.parse().choices[0].message.content
+        more = [*QUESTION, {"role": "assistant", "content": said}, {"role": "user", "content": "and?"}]
+        second = await client.chat.completions.with_raw_response.create(model="m", messages=more)
+        foreign = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, *QUESTION]
+        third = await client.chat.completions.with_raw_response.create(model="m", messages=foreign)
+
+    ids = [one.headers["x-toolcrib-session-id"] for one in (first, second, third)]
+    assert ids[0] == ids[1] != ids[2]
+    assert [message.text for message in served.model.requests[1].messages] == ["hello", "first", "and?"]
+    assert [message.text for message in served.model.requests[2].messages] == ["a", "b", "hello"]
+
+
+async def test_the_clients_system_prompt_is_added_and_its_tools_are_ignored(home: Path) -> None:
+    """Client tools never mix with ours."""
+    tool = {"type": "function", "function": {"name": "echo", "parameters": {"type": "object"}}}
+    messages = [{"role": "system", "content": "Answer in rhymes."}, *QUESTION]
+    async with serving(home, ["ok"]) as served:
+        await served.openai.chat.completions.create(model="m", messages=messages, tools=[tool])
+
+    request = served.model.requests[0]
+    assert "Answer in rhymes." in request.system
+    assert sorted(one["function"]["name"] for one in request.definitions) == ["echo", "remove", "wait"]
+    assert "Echoes." in str(request.definitions)
+
+
+async def test_a_prompt_for_a_title_starts_no_agent(home: Path) -> None:
+    """Front ends ask for titles on their own; that makes no session and offers no tools."""
+    prompt = "### Task:\nGenerate a concise title.\n<chat_history>\nUSER: hi\n</chat_history>"
+    async with serving(home, ["A title"]) as served:
+        answer = await served.openai.chat.completions.create(model="m", messages=[{"role": "user", "content": prompt}])
+        sessions = served.server.host.store.list()
+
+    assert answer.choices[0].message.content == "A title"
+    assert served.model.requests[0].tools == ()
+    assert sessions == []
+
+
+async def test_a_held_run_goes_on_after_the_next_message(home: Path) -> None:
+    """Without a stream, the question comes back as the answer; `/approve CODE` goes on with the run."""
+    async with serving(home, [calls("remove", {"path": "build"}), "Removed."]) as served:
+        client = served.openai
+        first = await client.chat.completions.create(model="m", messages=QUESTION)
+        said = first.choices[0].message.content or ""
+        code = said.partition("`/approve ")[2].partition("`")[0]
+        assert "rm -rf build" in said
+        assert served.removed == []
+        more = [*QUESTION, {"role": "assistant", "content": said}, {"role": "user", "content": f"/approve {code}"}]
+        second = await client.chat.completions.create(model="m", messages=more)
+
+    assert second.choices[0].message.content == "Removed."
+    assert served.removed == ["build"]
+
+
+async def test_a_stream_waits_for_the_approval(home: Path) -> None:
+    """The stream says what is asked; the answer over the API lets it go on."""
+    async with serving(home, [calls("remove", {"path": "build"}), "Removed."]) as served, served.http() as http:
+        stream = await served.openai.chat.completions.create(model="m", messages=QUESTION, stream=True)
+        said = ""
+        async for chunk in stream:
+            said += chunk.choices[0].delta.content or ""
+            about = (chunk.model_extra or {}).get("toolcrib", {})
+            if about.get("event") == "question_asked":
+                assert served.removed == []
+                answer = await http.post(f"/api/approvals/{about['code']}", json={"choice": "once"})
+                assert answer.status_code == 200
+
+    assert said.endswith("Removed.")
+    assert served.removed == ["build"]
+
+
+async def test_a_failing_model_is_an_error(home: Path) -> None:
+    """A client sees an error, streaming or not."""
+    failure = ModelError("the model is gone; choose another one")
+    async with serving(home, [failure, failure]) as served:
+        with pytest.raises(openai.APIError, match="the model is gone"):
+            await served.openai.chat.completions.create(model="m", messages=QUESTION)
+        with pytest.raises(openai.APIError, match="the model is gone"):
+            async for _ in await served.openai.chat.completions.create(model="m", messages=QUESTION, stream=True):
+                pass
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": []},
+        {"messages": [{"role": "assistant", "content": "x"}]},
+        {"messages": [{"role": "user", "content": [{"type": "input_file"}]}]},
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://a/b.png"}}]}]},
+        {"messages": "hello"},
+    ],
+)
+async def test_a_bad_request_is_refused(home: Path, body: dict[str, object]) -> None:
+    """Bad input gets a clear error in OpenAI's format, and starts nothing."""
+    async with serving(home) as served, served.http() as http:
+        response = await http.post("/v1/chat/completions", json=body)
+
+    assert response.status_code == 400
+    assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_who_leaves_stops_the_run(home: Path) -> None:
+    """Closing the stream is how chat clients stop an answer."""
+    async with serving(home, [says("I'll wait.", call("wait")), "never"]) as served:
+        stream = await served.openai.chat.completions.create(model="m", messages=QUESTION, stream=True)
+        async for chunk in stream:
+            if chunk.choices[0].delta.content:
+                break
+        (run,) = served.server.runs.working
+        await stream.close()
+        async with asyncio.timeout(30):
+            async for _ in run.follow():
+                pass
+
+    assert run.result is not None
+    assert run.result.outcome == "interrupted"
+
+
+async def test_responses_are_stored_and_continued(home: Path) -> None:
+    """`previous_response_id` goes on from that answer; a second continuation of the same answer is a branch."""
+    steps = [says("", call("echo", {"text": "42"})), "first", "second", "third"]
+    async with serving(home, steps) as served:
+        client = served.openai
+        first = await client.responses.create(model="m", input="hello")
+        second = await client.responses.create(model="m", input="more", previous_response_id=first.id)
+        third = await client.responses.create(model="m", input="else", previous_response_id=first.id)
+        stored = await client.responses.retrieve(second.id)
+        await client.responses.delete(second.id)
+        with pytest.raises(openai.NotFoundError):
+            await client.responses.retrieve(second.id)
+
+    assert [item.type for item in first.output] == ["function_call", "function_call_output", "message"]
+    assert first.output_text == "first"
+    assert stored.output_text == second.output_text == "second"
+    assert third.output_text == "third"
+    assert "more" not in [message.text for message in served.model.requests[-1].messages]
+
+
+async def test_responses_stream_in_order(home: Path) -> None:
+    """The events come in the order that the official client requires, numbered without gaps."""
+    async with (
+        serving(home, ["a b c"]) as served,
+        served.openai.responses.stream(model="m", input="hello") as stream,
+    ):
+        events = [event async for event in stream]
+        final = await stream.get_final_response()
+
+    kinds = [event.type for event in events]
+    assert kinds[0] == "response.created"
+    assert kinds[-1] == "response.completed"
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert final.output_text == "a b c"

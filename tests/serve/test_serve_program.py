@@ -1,0 +1,125 @@
+"""`toolcrib serve` as a program: its start, its end, and what a killed one leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.cli.cli_program import Program
+from toolcrib.config.paths import Home
+from toolcrib.providers.scripted import call, says
+from toolcrib.serve.tokens import TokenStore
+from toolcrib.testing.model_server import ScriptedModelServer
+
+LIMIT_SECONDS = 120.0
+CONFIG = """
+model: {{provider: fake, default: test}}
+providers: {{fake: {{base_url: "{url}"}}}}
+serve: {{port: 0, toolsets: [terminal]}}
+"""
+
+
+def test_the_token_is_printed_and_managed(tmp_path: Path) -> None:
+    """`serve token` prints the owner's token; further ones are shown once, listed without their value, and revoked."""
+    run_cli = Program(tmp_path)
+    owner = run_cli("serve", "token")
+    phone = run_cli("serve", "token", "--new", "phone", "--scope", "chat")
+    listed = run_cli("serve", "token", "--list")
+    run_cli("serve", "token", "--revoke", "phone")
+    again = run_cli("serve", "token", "--revoke", "phone")
+
+    assert owner.stdout.strip() == TokenStore(Home(run_cli.home)).owner_token()
+    assert "phone  chat" in listed.stdout
+    assert phone.stdout.strip() not in listed.stdout
+    assert again.code != 0
+    assert "no token 'phone'" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "said"),
+    [
+        (["--host", "0.0.0.0"], {}, "reached from other machines"),
+        ([], {"TOOLCRIB_SERVE_TOKEN": "short"}, "at least 32"),
+        ([], {"TOOLCRIB_SERVE_TOKEN": "changeme" * 8}, "placeholder"),
+    ],
+)
+def test_unsafe_starts_are_refused(
+    tmp_path: Path, arguments: list[str], environment: dict[str, str], said: str
+) -> None:
+    """One sentence, exit code 2."""
+    done = Program(tmp_path)("serve", *arguments, **environment)
+
+    assert done.code == 2
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+@asynccontextmanager
+async def program(
+    home: Path, model: ScriptedModelServer, folder: Path
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    """A running `toolcrib serve`, and its address."""
+    home.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240
+    (home / "config.yaml").write_text(CONFIG.format(url=model.base_url))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "toolcrib", "serve"),
+        cwd=folder,
+        env={**os.environ, "TOOLCRIB_HOME": str(home)},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    try:
+        line = (await asyncio.wait_for(process.stderr.readline(), LIMIT_SECONDS)).decode()
+        yield process, line.partition("Serving at ")[2].partition(";")[0]
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+def client(home: Path, url: str) -> httpx2.AsyncClient:
+    token = TokenStore(Home(home)).owner_token()
+    return httpx2.AsyncClient(
+        base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=LIMIT_SECONDS, trust_env=False
+    )
+
+
+@pytest.mark.services
+async def test_a_killed_server_loses_nothing_and_repeats_nothing(home: Path, tmp_path: Path) -> None:
+    """After `kill -9`, its sessions, runs and open approvals are there; the call that waited never ran."""
+    folder = tmp_path / "work"
+    (folder / "build").mkdir(parents=True)
+    steps = [says("", call("terminal", {"command": "rm -rf build"}, id="c1"))] * 5
+    with ScriptedModelServer(steps) as model:
+        async with program(home, model, folder) as (process, url), client(home, url) as http:
+            started = [(await http.post("/api/runs", json={"text": f"clean {n}"})).json() for n in range(5)]
+            async with asyncio.timeout(LIMIT_SECONDS):
+                for run in started:
+                    async with http.stream("GET", f"/api/runs/{run['id']}/events") as stream:
+                        async for line in stream.aiter_lines():
+                            if "question_asked" in line:
+                                break
+            os.kill(process.pid, signal.SIGKILL)
+            await process.wait()
+        async with program(home, model, folder) as (process, url), client(home, url) as http:
+            runs = (await http.get("/api/runs")).json()["runs"]
+            approvals = (await http.get("/api/approvals")).json()["approvals"]
+            sessions = (await http.get("/api/sessions")).json()["sessions"]
+            process.send_signal(signal.SIGTERM)
+            code = await asyncio.wait_for(process.wait(), LIMIT_SECONDS)
+
+    assert {run["id"] for run in runs} == {run["id"] for run in started}
+    assert {run["state"] for run in runs} == {"interrupted"}
+    assert {one["session_id"] for one in approvals} == {run["session_id"] for run in started}
+    assert {one["id"] for one in sessions} == {run["session_id"] for run in started}
+    assert (folder / "build").is_dir()
+    assert code == 0
