@@ -60,6 +60,7 @@ bench: .venv/.dev
 	@missed=0; $(VENV) bench/run.py $(ARGS) || missed=1; echo; \
 	$(VENV) bench/terminal.py $(ARGS) || missed=1; echo; \
 	$(VENV) bench/agent.py || missed=1; echo; \
+	$(VENV) bench/chat.py || missed=1; echo; \
 	$(VENV) bench/sessions.py || missed=1; echo; \
 	$(VENV) bench/files.py || missed=1; echo; \
 	$(VENV) bench/search.py || missed=1; echo; \
