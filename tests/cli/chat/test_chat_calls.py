@@ -138,7 +138,7 @@ def test_what_is_steered_too_late_is_shown_and_dropped(home: Path, gate: Path) -
         chat.wait_for("sees this before its next step")
 
         chat.type(CTRL_C)
-        chat.wait_for("Not delivered, because the agent was done: only the tests in core")
+        chat.wait_for("Not delivered, because the agent had stopped: only the tests in core")
         chat.wait_idle()
         chat.enter("something else")
         chat.wait_for("Second answer.")

@@ -321,8 +321,13 @@ class ConsoleApprover:
         display: Display | None = None,
         written: Preview | None = None,
         edit: EditCommand | None = None,
+        compact: bool = False,
     ) -> None:
-        """`written` returns what "always" would add to the config; the person sees it before answering."""
+        """`written` returns what "always" would add to the config; the person sees it before answering.
+
+        `compact` erases the answers from the screen once one is given.
+        """
+        self._compact = compact
         self._edit = edit
         self._stream_in = stream_in
         self._stream_out = stream_out
@@ -347,7 +352,8 @@ class ConsoleApprover:
                 try:
                     while True:
                         with open_keys(stream_in.fileno()) as keys:
-                            style = Style(colour=self._colour() if callable(self._colour) else self._colour)
+                            colour = self._colour() if callable(self._colour) else self._colour
+                            style = Style(colour=colour, compact=self._compact)
                             shown = _Dialogue(request, touched, self._written(request), keys, stream_out, style)
                             answer = await shown.run(self._clock, self._timeout_seconds)
                         if answer is not None or self._edit is None:
@@ -440,6 +446,7 @@ class _Dialogue:
                     continue
                 answer = self._answer(typed)
                 if self._wants_edit:
+                    self._erase_choices()
                     self._write("edit it, then Enter; Ctrl-C goes back\n")
                     return None
                 if answer is not None:
@@ -493,6 +500,10 @@ class _Dialogue:
             self._write("> ")
         return rest
 
+    def _erase_choices(self) -> None:
+        if self._style.compact and self._rows_above:
+            self._write(f"\r\x1b[{self._rows_above}A\x1b[J> ")
+
     def _show_choices(self) -> None:
         rows = choice_rows(self._choices, self._selected, self._columns(), self._style)
         self._write("".join(f"{row}\n" for row in rows))
@@ -541,6 +552,8 @@ class _Dialogue:
         return self._done(ApprovalAnswer(choice="timeout", reason="no one answered in time", decided_by="timeout"))
 
     def _done(self, answer: ApprovalAnswer) -> ApprovalAnswer:
+        if self._reason is None:
+            self._erase_choices()
         self._write(f"{OUTCOMES[answer.choice]}\n" if self._reason is None else f"\n{OUTCOMES[answer.choice]}\n")
         return answer
 

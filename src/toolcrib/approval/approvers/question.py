@@ -31,6 +31,8 @@ class Style(msgspec.Struct, frozen=True, kw_only=True):
     """How the question highlights text: with colour, or with characters alone."""
 
     colour: bool = False
+    compact: bool = False
+    """Erase the answers from the screen once one is given."""
 
     def danger(self, text: str) -> str:
         return f"\x1b[1;31m{text}\x1b[0m" if self.colour else text

@@ -246,7 +246,7 @@ class Screen:
 
     def not_delivered(self, text: str) -> None:
         """What the person wanted to tell the agent came too late."""
-        self.say(f"Not delivered, because the agent was done: {one_line(text)}", "yellow")
+        self.say(f"Not delivered, because the agent had stopped: {one_line(text)}", "yellow")
         self.note("Ask it again if it still matters.")
 
     def _retry_once_more(self, message: str) -> None:

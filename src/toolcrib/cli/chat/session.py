@@ -579,4 +579,5 @@ class _ChatBuilder:
             colour=lambda: self._colour and (self._frontend.has_colour or not self._frontend.is_live),
             written=suggest,
             edit=lambda command: edit_line(command, self._terminal),
+            compact=self._frontend.is_live,
         )
