@@ -26,6 +26,7 @@ from toolcrib.config.logs import configure_logging, is_logging
 from toolcrib.config.paths import Home
 from toolcrib.config.redact import known_secrets
 from toolcrib.config.settings import Settings
+from toolcrib.config.tool_call_mark import refuse_in_tool_call
 from toolcrib.core.context import CancelToken, ToolContext
 from toolcrib.core.ports import Approver, Gate, Recorder, ResultStore
 from toolcrib.core.types import AGENT_LOOP_TOOLS, TOOL_CALL, JsonObject, ToolCall, ToolResult
@@ -364,6 +365,7 @@ def _absolute(workspace: Path | str | None) -> str:
 
 def _said_yolo(yolo: bool) -> bool:
     if yolo:
+        refuse_in_tool_call("run dangerous calls without approval")
         sys.stderr.write(
             "toolcrib: dangerous calls run without approval (--yolo); "
             "catastrophic commands and deny rules still apply\n"

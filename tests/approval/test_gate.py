@@ -117,6 +117,15 @@ async def test_always_is_for_this_session_where_it_cannot_be_for_good(make_runti
     assert "eval" not in runtime.settings.home.config_file.read_text()
 
 
+async def test_a_denial_repeats_no_key(make_runtime, monkeypatch):
+    """It quotes the words behind a danger, and a key of `.env` may be among them."""
+    monkeypatch.setenv("WEATHER_API_KEY", "zq81kfn2lla0")
+    runtime = make_runtime(approver=ScriptedApprover("deny", "deny"))
+    result = await call(runtime, "rm -rf dist/zq81kfn2lla0")
+    assert "zq81kfn2lla0" not in f"{result.content}{result.error_message}"
+    assert "rm -rf" in result.error_message
+
+
 async def test_a_denial_tells_the_model_what_and_why(make_runtime):
     """The person's reason reaches the model; no switch is named."""
     person = ScriptedApprover(ApprovalAnswer(choice="deny", reason="the data is needed", decided_by="user"), "deny")

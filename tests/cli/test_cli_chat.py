@@ -338,3 +338,17 @@ def test_retries_are_one_line_and_their_failure_counts_them(chat: Any, toolcrib:
     assert done.code == 1
     assert done.stderr.count("retrying in") == 1
     assert "attic says HTTP 500 (tried 3 times)" in done.stderr
+
+
+def test_at_a_terminal_the_waiting_time_is_shown(toolcrib: Program) -> None:
+    """A slow model does not look broken: a line counts the seconds, and is gone at the end."""
+    with ScriptedModelServer(otherwise=Stream("never", stall_after=1)) as server:
+        toolcrib.write(
+            "config.yaml",
+            f"model: {{default: m, provider: mine}}\nproviders:\n  mine: {{base_url: '{server.base_url}'}}\n",
+        )
+        seen = toolcrib.on_terminal("chat", "-q", "Hello", answers=(("thinking, ", "^C"),))
+
+    assert seen.code == 130
+    assert "s; Ctrl-C stops" in seen.stdout
+    assert "\r\x1b[K" in seen.stdout.rpartition("Ctrl-C stops")[2]

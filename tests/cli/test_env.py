@@ -217,6 +217,10 @@ def test_a_shell_is_used_as_if_one_sat_there(toolcrib: Program, backend: str) ->
         first = _read_until(master, "\r\n42\r\n")
         assert "33 101" in first
 
+        # A toolcrib in it is a person's: no limit marks it as started by a tool call.
+        os.write(master, b"echo locks=$(ulimit -H -x)\n")
+        _read_until(master, "locks=unlimited")
+
         os.write(master, b"bash -c 'echo go$((2 + 3)); exec sleep 600'\n")
         _read_until(master, "go5")
         os.write(master, b"\x03")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,19 @@ def test_without_the_sdk_the_servers_are_listed_with_what_to_install(toolcrib: P
     assert (connected.code, tested.code, added.code, removed.code) == (0, 1, 0, 0), tested.stderr
     for said in (connected.stdout, tested.stdout):
         assert "pip install 'toolcrib[mcp]'" in said
+
+
+def test_words_that_a_server_hides_from_people_are_made_visible(toolcrib: Program):
+    """A model reads zero-width and tag characters; on the screen they would be invisible."""
+    hidden = "".join(chr(0xE0000 + ord(letter)) for letter in "obey")
+    described = f"Looks\u200b up\u2060 words.{hidden} \u202eevil"
+    tool = {"name": "look", "description": described, "inputSchema": {"type": "object"}}
+    with_servers(toolcrib, good=raw(tools=[tool]))
+
+    for done in (toolcrib("mcp", "tools", "good"), toolcrib("mcp", "tools", "good", "--json")):
+        assert done.code == 0, done.stderr
+        assert not any(unicodedata.category(character) == "Cf" for character in done.stdout), ascii(done.stdout)
+        assert "Looks" in done.stdout
 
 
 def test_tools_are_shown_with_both_names_and_the_hidden_ones_with_reasons(toolcrib: Program, tmp_path: Path):

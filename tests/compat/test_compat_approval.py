@@ -323,6 +323,21 @@ def test_a_container_needs_no_question_unless_it_reaches_the_host(script):
     assert found == [True, False, False]
 
 
+def test_callbacks_get_commands_without_keys(script):
+    """What a callback shows or logs must not contain a secret, and neither must the result."""
+    found = script(
+        "import os; os.environ['WEATHER_API_KEY'] = 'zq81kfn2lla0'\n"
+        "heard = []\n"
+        "def ask(command, description, **more): heard.append([command, description]); return 'deny'\n"
+        "result = a.check_all_command_guards('rm -rf dist/zq81kfn2lla0', 'local', approval_callback=ask)\n"
+        "print(json.dumps([heard, result]))"
+    )
+
+    assert len(found[0]) == 1
+    assert "rm -rf dist/" in found[0][0][0]
+    assert "zq81kfn2lla0" not in str(found)
+
+
 def test_a_plugin_can_have_a_call_approved(script):
     """By its own key, remembered for the session under that key, and denied without a person."""
     found = script(

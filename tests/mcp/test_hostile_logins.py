@@ -120,3 +120,43 @@ def test_a_registration_that_makes_no_sense_takes_any_port(tmp_path: Path, uris:
     store.update(lambda _: damaged)
 
     assert _ports(server, store) == [0]
+
+
+class Recorder:
+    """Answers every request with a refusal, and records what was asked."""
+
+    def __init__(self, challenge: bytes = b"Bearer") -> None:
+        self.challenge = challenge
+        self.asked: list[bytes] = []
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.asked.append((await reader.readuntil(b"\r\n\r\n")).partition(b"\r\n")[0])
+        writer.write(b"HTTP/1.1 401 no\r\nContent-Length: 0\r\nConnection: close\r\nWWW-Authenticate: ")
+        writer.write(self.challenge + b"\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    "challenge",
+    [
+        b'Bearer resource_metadata="http://127.0.0.1:%d/secret"',
+        b"Bearer resource_metadata=http://127.0.0.1:%d/secret, scope=a",
+        b'Bearer realm="x", resource_metadata="http://localhost:%d/secret", resource_metadata="http://127.0.0.1:%d/b"',
+    ],
+)
+async def test_a_login_fetches_no_description_from_another_origin(tmp_path: Path, challenge: bytes) -> None:
+    """Otherwise a server could make us ask any address that this machine can reach."""
+    own, other = Recorder(), Recorder()
+    async with (
+        await asyncio.start_server(own, "127.0.0.1", 0) as server,
+        await asyncio.start_server(other, "127.0.0.1", 0) as elsewhere,
+    ):
+        port = elsewhere.sockets[0].getsockname()[1]
+        own.challenge = challenge.replace(b"%d", str(port).encode())
+        known = server_at(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp")
+        with pytest.raises(ServerFailed):
+            await log_in(known, token_store(known, Home(tmp_path)), never)
+
+    assert other.asked == []
+    assert any(b"oauth-protected-resource" in line for line in own.asked)

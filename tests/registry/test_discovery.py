@@ -338,6 +338,7 @@ def test_a_verdict_is_remembered_until_the_file_changes(folder: Path, tmp_path: 
     cache = ScanCache(file)
     assert cache.declares_tools(path)
     cache.save()
+    assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700), "only for its owner"
     stat = path.stat()
 
     path.write_text("#" * stat.st_size)

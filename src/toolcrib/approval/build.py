@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from toolcrib.approval.options import GateOptions
 from toolcrib.approval.paths import SensitivePaths
 from toolcrib.approval.policy import Policy, ProvenanceMode
 from toolcrib.approval.user_rules import parse_rule
+from toolcrib.config.tool_call_mark import is_in_tool_call
 from toolcrib.core.types import ShellSession
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ def build_gate(options: GateOptions) -> ApprovalGate:
     home = options.settings.home
     return ApprovalGate(
         build_policy(options),
-        grants=Grants(home, options.settings.command_allowlist),
+        grants=Grants(home, () if is_in_tool_call() else options.settings.command_allowlist),
         log=ApprovalLog(home.approvals_file),
         read=read_on_first_use,
         approver=options.approver,
@@ -56,22 +58,26 @@ def build_policy(options: GateOptions) -> Policy:
     if options.entry_point == "library" and options.approver is not None and answer == "deny":
         # A program that passes an approver wants it to be asked.
         answer = "ask"
+    # A tool call could have written the settings that it starts toolcrib with, so they can only be stricter.
+    is_trusted = not is_in_tool_call()
+    rules = [parse_rule(text) for text in approvals.rules]
     return Policy(
         sensitive=SensitivePaths(str(options.settings.home.root)),
         workspace=options.workspace,
         workspace_follows_cwd=options.workspace_follows_cwd,
         home=_user_home(),
-        mode=approvals.mode,
+        mode="manual" if approvals.mode == "off" and not is_trusted else approvals.mode,
         entry_point=options.entry_point,
-        answer=answer,
+        answer="deny" if answer == "allow" and not is_trusted else answer,
         attended=options.approver is not None,
-        yolo=options.yolo,
-        rules=tuple(parse_rule(text) for text in approvals.rules),
+        yolo=options.yolo and is_trusted,
+        rules=tuple(rule for rule in rules if is_trusted or rule.action != "allow"),
         deny=tuple(approvals.deny),
         backend=options.backend,
         isolated=options.isolated,
         provenance=_provenance_mode(approvals.provenance, answer, attended=options.approver is not None),
         provenance_limit=approvals.provenance_limit,
+        started_at=time.time(),
     )
 
 

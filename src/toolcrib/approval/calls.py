@@ -29,6 +29,8 @@ class ProgramCall(msgspec.Struct, frozen=True, kw_only=True):
     operands: tuple[str, ...]
     paths: tuple[str, ...]
     """The operands and option values as paths, absolute if the folder is known."""
+    cwd: str = ""
+    """The folder it runs in, absolute or relative to that of the command line; empty if not known."""
 
     @property
     def text(self) -> str:

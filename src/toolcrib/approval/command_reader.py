@@ -17,7 +17,7 @@ from toolcrib.approval.calls import (
 )
 from toolcrib.approval.shell.evaluate import Evaluator
 from toolcrib.approval.shell.expansion import Expander
-from toolcrib.approval.shell.file_view import FileView
+from toolcrib.approval.shell.file_lookup import FileLookup
 from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, Severity, StreamData
 from toolcrib.approval.shell.parser import parse
 from toolcrib.approval.shell.paths import resolve
@@ -44,7 +44,7 @@ def read_command(
     """Read a command line without running it."""
     evaluator = RecordingEvaluator()
     script = parse(command) if isinstance(command, str) else command
-    view = FileView() if here else None
+    view = FileLookup() if here else None
     assessment = assess(evaluator, script, cwd=cwd, home=home, own=own, view=view, session=session)
     hides = any(finding.rule in ("unknown_code", "unknown_command") for finding in assessment.findings)
     return CommandReading(
@@ -136,6 +136,7 @@ def _seen(call: CommandCall) -> ProgramCall:
         options=frozenset(name for name, _ in given.options),
         operands=tuple(_shown(word.text) for word in given.operands),
         paths=tuple(_shown(resolve(_home_path(each, state), state)) for each in places if each.text),
+        cwd=_shown(state.cwd) if state.cwd_known and not (state.container or state.remote) else "",
     )
 
 

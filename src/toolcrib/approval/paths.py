@@ -9,6 +9,7 @@ from functools import lru_cache
 
 import msgspec
 
+from toolcrib.approval.git_repositories import is_executed_by_git
 from toolcrib.core.lazy import lazy_pattern
 
 RealPath = Callable[[str], str]
@@ -99,7 +100,7 @@ PROTECTED_ANYWHERE = lazy_pattern(
 )
 # Part of ordinary work, but what is written here takes effect later, unseen.
 ASK_ANYWHERE = lazy_pattern(
-    r"(?:^|/)\.git/(?:hooks(?:/|$)|config$)|(?:^|/)\.env(?:\.(?!example|sample|template)[\w.-]+)?$",
+    r"(?:^|/)\.env(?:\.(?!example|sample|template)[\w.-]+)?$",
     re.IGNORECASE,
 )
 SECRET_IN_HOME = lazy_pattern(
@@ -168,6 +169,8 @@ class SensitivePaths(msgspec.Struct, frozen=True):
                 for real in folders.written_and_real(folder)
             ):
                 return "later sessions follow its text without anyone seeing it"
+            if is_executed_by_git(one):
+                return "git runs what it says"
             if ASK_ANYWHERE.search(one):
                 return "its content takes effect later without anyone seeing it"
         return ""

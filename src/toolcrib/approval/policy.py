@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from toolcrib.approval.calls import CommandReading, ReadCommand
+from toolcrib.approval.git_repositories import changed_since
 from toolcrib.approval.grants import DangerScopes, Grant, path_scope
 from toolcrib.approval.paths import PathScope, SensitivePaths, follow_links
 from toolcrib.approval.user_rules import (
@@ -33,12 +34,10 @@ ISOLATED_BACKENDS = frozenset({"docker", "singularity", "modal", "daytona", "ver
 # Dangers that an isolated backend contains; all others reach outside, wherever they run.
 STAYS_INSIDE = frozenset(
     "recursive_delete disk_write format kill system_power fork_bomb permissions system_config service remote_code "  # noqa: SIM905
-    "credential container unknown_code unknown_command not_understood".split()
+    "credential container own_program unknown_code unknown_command not_understood".split()
 )
 # A kernel sandbox on this machine: anything that can damage or read the session's own folder still needs approval.
 STAYS_IN_SANDBOX = STAYS_INSIDE - {"recursive_delete", "permissions", "credential"}
-OWN_COMMANDS = frozenset({"toolcrib", "hermes"})
-OWN_CHANGES = frozenset({"config", "approvals", "setup", "plugins", "import", "cron"})
 SQL_PROGRAMS = frozenset({"sqlite3", "sqlite", "litecli"})
 MAX_QUOTED = 120
 RECORD_DELETES = frozenset({"delete", "remove", "destroy", "purge", "trash", "drop", "erase"})
@@ -83,6 +82,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     provenance: ProvenanceMode = "off"
     provenance_limit: float = 0.0
     """Amounts up to this need no known origin."""
+    started_at: float = 0.0
+    """When the session's process began; git must not run unasked what changed since. 0 means that it may."""
 
     def folders(self, cwd: str = "") -> PathScope:
         workspace = cwd if cwd and self.workspace_follows_cwd else self.workspace
@@ -329,6 +330,9 @@ def _without_allowed_tool(policy: Policy, action: Action, risks: _Risks, folders
 
 def _examine_command(policy: Policy, effect: Effect, risks: _Risks, folders: PathScope, read: ReadCommand) -> None:
     command, stays_inside = effect.target, _stays_inside(policy, effect)
+    if effect.caution:
+        scope = f"typed into {command.partition(chr(10))[0].removeprefix('{ ')}"
+        risks.dangers.append(Danger(rule="typed_input", description="typed input", reason=effect.caution, scope=scope))
     own = () if effect.backend else policy.sensitive.protected_paths(folders)
     reading = read(command, cwd=folders.cwd, home=policy.home, own=own, here=not effect.backend, session=effect.session)
     findings, scopes = reading.assessment.findings, DangerScopes(reading, command, folders)
@@ -341,11 +345,24 @@ def _examine_command(policy: Policy, effect: Effect, risks: _Risks, folders: Pat
         risks.dangers.append(_command_danger(f"the rule `{asking}` requires approval", command, str(asking)))
     if not reading.complete and (policy.deny or any(rule.action == "deny" for rule in policy.rules)):
         risks.may_hide_denied = True
+    if policy.started_at and not (effect.backend or effect.isolated):
+        _examine_git(policy, reading, risks, folders)
     for finding in findings:
         if finding.severity == "block" or (asking is None and is_allowed_by(policy.rules, finding, reading, folders)):
             continue
         inside = finding.rule in stays_inside and not risks.may_hide_denied
         (risks.contained if inside else risks.dangers).extend(scopes.dangers_of(finding))
+
+
+def _examine_git(policy: Policy, reading: CommandReading, risks: _Risks, folders: PathScope) -> None:
+    """Ask before git runs hooks or settings that appeared in its repository during the session."""
+    for call in reading.calls:
+        reason = (
+            changed_since(folders.absolute(call.cwd), call.words, policy.started_at) if call.program == "git" else ""
+        )
+        if reason:
+            danger = Danger(rule="git_executes", description="program that a repository names", reason=reason)
+            risks.dangers.append(replace(danger, scope=f"in {folders.absolute(call.cwd)}"))
 
 
 def _stays_inside(policy: Policy, effect: Effect) -> frozenset[str]:
@@ -365,10 +382,6 @@ def _refuse_denied(policy: Policy, command: str, reading: CommandReading, risks:
     if policy.isolated:
         return
     for call in reading.calls:
-        own = call.program in OWN_COMMANDS or ("-m" in call.options and "toolcrib" in call.words)
-        if own and OWN_CHANGES.intersection(call.words):
-            reason = "it would change what this session or a later one is allowed to do"
-            risks.refusals.append(("sensitive_path", _command_danger(reason, command)))
         # We don't read what SQL does to a file, and our databases determine what runs later.
         if call.program in SQL_PROGRAMS and any(
             policy.sensitive.is_ours(p, folders) for p in map(folders.real, call.paths)
@@ -376,6 +389,8 @@ def _refuse_denied(policy: Policy, command: str, reading: CommandReading, risks:
             reason = "it opens a database that belongs to toolcrib itself, and no tool may change it"
             risks.refusals.append(("sensitive_path", _command_danger(reason, command)))
     for finding in reading.assessment.findings:
+        if finding.rule == "own_program":
+            risks.refusals.append(("sensitive_path", _command_danger(f"it {finding.reason}", command)))
         ours = [
             p
             for p in finding.paths

@@ -13,7 +13,9 @@ from toolcrib.cli.group import CommandGroup, LazyCommand, NoSuchCommand
 from toolcrib.cli.output import discard_output, error_line, is_interactive, prepare_streams, stdout_problem
 from toolcrib.config.os_errors import ANOTHER_HOME, explain_os_error
 from toolcrib.config.paths import find_home
+from toolcrib.config.tool_call_mark import refuse_in_tool_call
 from toolcrib.core.errors import ToolcribError, nearest_names
+from toolcrib.core.own_commands import kind_of
 from toolcrib.version import __version__
 
 PROGRAM = "toolcrib"
@@ -74,6 +76,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     arguments = _with_command(arguments)
     try:
         prepare_streams()
+        _refuse_for_agents(arguments)
         code = make_root().main(args=list(arguments), prog_name=PROGRAM, standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
@@ -93,6 +96,15 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _system_failed(error)
     return code if isinstance(code, int) else 0
+
+
+def _refuse_for_agents(arguments: Sequence[str]) -> None:
+    """Refuse what a tool call must not do; the gate of the session denies it, too, where it recognises the command."""
+    kind = kind_of(arguments)
+    if kind == "changes":
+        refuse_in_tool_call("change settings, approvals, servers, schedules or history, or work without approvals")
+    elif kind == "agent" and sys.stdin.isatty() and not any(word.startswith(("-q", "--query")) for word in arguments):
+        refuse_in_tool_call("start a chat")
 
 
 def _with_command(arguments: Sequence[str]) -> Sequence[str]:

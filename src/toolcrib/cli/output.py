@@ -16,9 +16,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
 from toolcrib.config.os_errors import reason_of
+from toolcrib.config.tool_call_mark import is_in_tool_call
 
 # Text from third parties must not move the cursor or change the colours of the reader's terminal.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+# Nor may it hide words from the reader that a model would read. Joiners are part of other scripts and of emoji.
+_INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200e\u200f\u2060-\u2065\u206a-\u206f\u3164\ufeff\uffa0"
+    "\ufff9-\ufffb\U000e0000-\U000e0fff]|(?:^|(?<=[\x00-\x7f]))[\u200c\u200d]|[\u200c\u200d](?=[\x00-\x7f]|$)"
+)
 _ZERO_WIDTH = frozenset({"Mn", "Me", "Cf"})
 _STYLES = {"yes": "green", "on": "green", "no": "yellow", "error": "red", "warning": "yellow", "broken": "red"}
 COLUMN_GAP = "  "
@@ -78,8 +84,9 @@ def stdout_is_terminal() -> bool:
 
 
 def is_interactive() -> bool:
-    """Whether a person can be asked: stdin and stderr both belong to a terminal."""
-    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+    """Whether a person can be asked: stdin and stderr both belong to a terminal, and no agent types there."""
+    at_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+    return at_terminal and not is_in_tool_call()
 
 
 def print_line(text: str = "") -> None:
@@ -88,7 +95,10 @@ def print_line(text: str = "") -> None:
 
 
 def print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    for hidden in (_CONTROL, _INVISIBLE):
+        text = hidden.sub(lambda found: json.dumps(found.group())[1:-1], text)
+    sys.stdout.write(text + "\n")
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -194,8 +204,8 @@ def hint(message: str) -> None:
 
 
 def clean(text: str) -> str:
-    """The text with its control characters replaced, except line breaks and tabs."""
-    return _CONTROL.sub("�", text)
+    """The text with control characters and invisible ones replaced, except line breaks and tabs."""
+    return text if text.isascii() and text.isprintable() else _INVISIBLE.sub("�", _CONTROL.sub("�", text))
 
 
 def cell_width(text: str) -> int:

@@ -29,7 +29,6 @@ from toolcrib.code_execution.interpreter import (
     session_environment,
     without_secrets,
 )
-from toolcrib.code_execution.protected_files import GitGuards
 from toolcrib.code_execution.run import CallerBridge, NotIsolated, ScriptCalls, ScriptOutcome, ScriptRequest, ScriptRun
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import Services, TerminalPort, ToolContext
@@ -37,6 +36,7 @@ from toolcrib.core.environments import EnvironmentSpec, ExecutionTarget
 from toolcrib.core.errors import EnvironmentFailed, ToolcribError
 from toolcrib.core.types import Effect, JsonObject, ToolResult
 from toolcrib.environments.backends import sandbox
+from toolcrib.environments.git_guard import GitGuards
 from toolcrib.environments.output import BoundedOutput
 from toolcrib.registry.results import tool_error, tool_result
 
@@ -157,7 +157,7 @@ class CodeExecutionService:
         self._is_probed = self._is_usable = False
         self._in_use: set[EnvironmentSpec] = set()
         self._interpreters = InterpreterPool()
-        self._git = GitGuards()
+        self._git = GitGuards("the script's")
 
     def effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
         """The script as a command, in the environment where it would run."""
@@ -214,10 +214,11 @@ class CodeExecutionService:
         calls = ScriptCalls(ctx, frozenset(tools), settings.max_tool_calls, run.send)
         project = Path(target.spec.cwd)
         if target.alone:
-            self._git.enter(project)
+            await asyncio.to_thread(self._git.enter, project)
         try:
             outcome = await self._serve(run, calls, caller, target, ctx)
         finally:
+            # Not in a thread: a cancelled call must not leave before it is done.
             restored = self._git.leave(project) if target.alone else ""
         return tool_result(
             script_result(

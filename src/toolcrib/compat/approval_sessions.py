@@ -22,6 +22,7 @@ from toolcrib.approval.gate import ApprovalGate
 from toolcrib.approval.grants import Grant, Grants
 from toolcrib.approval.options import GateOptions
 from toolcrib.approval.policy import ISOLATED_BACKENDS, Policy
+from toolcrib.config.redact import redact
 from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest, Choice, Danger, EntryPoint
 from toolcrib.core.attempt import attempt
 from toolcrib.core.context import ToolContext, current_context
@@ -168,7 +169,9 @@ class CallbackApprover:
     async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
         # Called in place: callbacks of the reference system expect the thread that asked.
         said, error = attempt(
-            lambda: self.callback(request.command, request.description, allow_permanent=request.may_be_permanent)
+            lambda: self.callback(
+                redact(request.command), redact(request.description), allow_permanent=request.may_be_permanent
+            )
         )
         if error is not None:
             logger.error("an approval callback failed, which is a no", exc_info=error)

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from toolcrib.api import default_runtime
 from toolcrib.config.load import load_settings
 from toolcrib.config.paths import find_home
+from toolcrib.config.redact import redact
 from toolcrib.core.attempt import Attempt, attempt
 from toolcrib.core.errors import PluginError
 from toolcrib.core.types import JsonObject, Source, Verdict
@@ -296,7 +297,7 @@ def refusal(tool_name: str, args: JsonObject, why: str | None, rule_key: str) ->
     ctx = runtime.context(tool_name=tool_name)
     asking = runtime._pipeline.gate.resolve(entry, args, Verdict("ask", (reason,), rule), ctx)
     verdict = runtime.bridge.run(asking)
-    return None if verdict.decision == "allow" else "This call was not allowed: " + "; ".join(verdict.reasons)
+    return None if verdict.decision == "allow" else "This call was not allowed: " + redact("; ".join(verdict.reasons))
 
 
 def _load_again(before: list[LoadedPlugin], target: ToolRegistry, hooks: HookManager) -> list[LoadedPlugin]:

@@ -42,6 +42,8 @@ from toolcrib.compat.approval_sessions import (
 )
 from toolcrib.config.edit import add_to_list, remove_from_list
 from toolcrib.config.load import load_settings
+from toolcrib.config.redact import redact
+from toolcrib.config.tool_call_mark import refuse_in_tool_call
 from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest, Danger
 from toolcrib.core.ports import Approver
 from toolcrib.core.types import Effect, JsonObject, Verdict
@@ -221,6 +223,7 @@ def clear_session(session_key: str) -> None:
 
 def enable_session_yolo(session_key: str) -> None:
     """Ask nothing in a session; what is blocked or denied by a rule stays so."""
+    refuse_in_tool_call("run dangerous calls without approval")
     sessions.ask_nothing(session_key, True)
 
 
@@ -342,7 +345,7 @@ def _pending_result(tool: str, text: str, decision: Decision) -> JsonObject:
         "approved": False,
         "status": "pending_approval",
         "approval_pending": True,
-        "command": text,
+        "command": redact(text),
         "pattern_key": keys[0],
         "pattern_keys": keys,
         "description": "; ".join(keys),
@@ -359,7 +362,7 @@ def _result(verdict: Verdict, answer: ApprovalAnswer | None, decision: Decision)
             said |= {"smart_approved": True} if answer.decided_by == "smart" else {"user_approved": True}
             said["user_consent"] = answer.decided_by == "user"
         return said
-    reasons = "; ".join(verdict.reasons)
+    reasons = redact("; ".join(verdict.reasons))
     said = {"approved": False, **about, "outcome": "denied", "user_consent": False}
     if decision.decided_by == "block":
         return {**said, "hardline": True, "message": f"BLOCKED (hardline): {reasons}"}

@@ -20,6 +20,7 @@ from toolcrib.config.paths import Home
 from toolcrib.config.schema import Setting, SettingsReader, describe_type, find_setting
 from toolcrib.config.section import Section
 from toolcrib.config.settings import Settings
+from toolcrib.config.tool_call_mark import refuse_in_tool_call
 from toolcrib.config.yaml_text import dotted, parse
 from toolcrib.core.errors import ConfigError
 from toolcrib.core.lazy import ruamel_yaml
@@ -387,6 +388,7 @@ def remove_from_list(home: Home, dotted_key: str, item: str) -> None:
 
 
 def _rewrite(home: Home, change: Callable[[str, str], str]) -> None:
+    refuse_in_tool_call("change settings")
     with writing(home.config_file) as target:
         before = read_text(home)
         mark = BOM if before.startswith(BOM) else ""

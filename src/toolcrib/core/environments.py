@@ -121,6 +121,21 @@ class CommandRequest(Struct, frozen=True, kw_only=True):
     """Keep the input of a foreground command open for `Execution.write` until it is closed."""
     id: str = ""
     """Letters, digits, `_` and `-`; generated if empty. Identifies the processes of the command."""
+    by_person: bool = False
+    """A person types in it, so a toolcrib started from it is a person's."""
+
+
+class TypingTarget(Struct, frozen=True, kw_only=True):
+    """A running process that text is typed into."""
+
+    command: str
+    """The command line that it was started with."""
+    readers: tuple[str, ...] = ()
+    """The command lines of the programs that may read the text now, as far as that is visible from outside."""
+    typed: str = ""
+    """The latest of what was typed so far."""
+    has_terminal: bool = False
+    cwd: str = ""
 
 
 class OrphanedProcess(Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@
     │   └── UnknownSession
     ├── EnvironmentFailed       a backend cannot be opened, or went away
     │   └── EnvironmentGone           an environment from an earlier process no longer exists
+    ├── RefusedInToolCall       a toolcrib that a tool call started was told to do what only a person may
     ├── PathChanged             a file or its path changed since it was checked
     └── UsageError              a caller misused the library
 
@@ -46,6 +47,10 @@ class EnvironmentFailed(ToolcribError):
 
 class EnvironmentGone(EnvironmentFailed):
     """An earlier toolcrib process's environment no longer exists, so nothing in it is still running."""
+
+
+class RefusedInToolCall(ToolcribError):
+    """A tool call started this process, so it does not do what only a person may decide."""
 
 
 class PathChanged(ToolcribError):

@@ -51,7 +51,7 @@ class Effect(msgspec.Struct, frozen=True):
     workspace: str = ""
     """With `backend`: the session's working folder there, if specified."""
     caution: str = ""
-    """For write and delete: a warning for the user. An effect with a warning needs approval, whatever its path."""
+    """For exec, write and delete: a warning for the user. An effect with a warning needs approval."""
     service: str = ""
     """For remote: the service that holds the record; by default the host or scheme of the target."""
     action: str = ""

@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from toolcrib.config.redact import redact
 from toolcrib.core.approvals import PLAN_MODE, UNTRUSTED_VALUE
 from toolcrib.core.context import ToolContext
 from toolcrib.core.origins import is_origin
@@ -68,7 +69,8 @@ def unknown(name: str, known: list[str], ctx: ToolContext) -> ToolResult:
 
 def denied(verdict: Verdict, name: str, ctx: ToolContext) -> ToolResult:
     """The result of a call that policy, a user or a plugin did not allow."""
-    reasons = "; ".join(verdict.reasons)
+    # They quote the call, and the model must not read a key that it did not have.
+    reasons = redact("; ".join(verdict.reasons))
     if verdict.rule == PLUGIN_BLOCK:
         return problem(reasons, "blocked", PLUGIN_BLOCK, name, ctx)
     if verdict.rule == APPROVAL_TIMEOUT:
@@ -79,7 +81,7 @@ def denied(verdict: Verdict, name: str, ctx: ToolContext) -> ToolResult:
         return problem(message, "blocked", PLAN_MODE if verdict.rule == PLAN_MODE else "denied", name, ctx)
     source = finding.origin.call_id if finding.origin is not None else ""
     text = results.tool_error(
-        message, error_type=UNTRUSTED_VALUE, pointer=finding.pointer, value=finding.value, source_call=source
+        message, error_type=UNTRUSTED_VALUE, pointer=finding.pointer, value=redact(finding.value), source_call=source
     )
     return replace(failed(text, "blocked", UNTRUSTED_VALUE, message, name, ctx), finding=finding)
 

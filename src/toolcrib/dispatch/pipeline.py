@@ -359,17 +359,19 @@ class Pipeline:
         if verdict.decision == "ask" and call.edited and _is_known(verdict, call.approved):
             verdict = replace(verdict, decision="allow", rule="edited")
         if verdict.decision == "ask" or verdict.dangers:
-            asked = time.perf_counter()
+            asked, began = verdict, time.perf_counter()
             verdict = await self._settle(call, verdict, executor)
             # The time that a person takes to answer is not the tool's.
-            call.started += time.perf_counter() - asked
-        if verdict.edited:
-            # The person wrote this command, so it is asked about only if it is dangerous in another way.
-            call.args = self._checked(call, {**call.args, "command": verdict.edited})
-            call.edited, call.approved = verdict.edited, verdict.dangers
-            again = ALLOW if self.hooks.is_empty else await self._ask_plugins(call)
-            await self._admit(call, again, executor)
-            return
+            call.started += time.perf_counter() - began
+            if verdict.edited:
+                # The person wrote this command, so it is asked about only if it is dangerous in another way.
+                call.args = self._checked(call, {**call.args, "command": verdict.edited})
+                call.edited, call.approved = verdict.edited, verdict.dangers
+                again = ALLOW if self.hooks.is_empty else await self._ask_plugins(call)
+                await self._admit(call, again, executor)
+                return
+            if may_act and asked.decision == "ask" and verdict.decision == "allow":
+                verdict = self._judged_again(call, asked, verdict)
         if verdict.decision != "allow":
             raise CallRefused(outcome.denied(verdict, entry.name, ctx))
         if may_act:
@@ -382,6 +384,19 @@ class Pipeline:
                     await executor.wait(snapshots.before(entry, effects, ctx))
             self.recorder.started(entry, call.args, effects or (), ctx)
             call.recorded = True
+
+    def _judged_again(self, call: CallState, asked: Verdict, answered: Verdict) -> Verdict:
+        """The answer, unless the call has become more dangerous since the question: links and folders may change."""
+        entry, ctx = call.entry, call.ctx
+        if ctx.memo is None:
+            return answered
+        ctx.memo.clear()
+        effects = call.effects = effects_of(entry, call.args, ctx)
+        now = self.gate.judge(entry, call.args, effects, ctx)
+        known = {(danger.rule, danger.paths) for danger in asked.dangers}
+        if now.decision != "deny" and all((danger.rule, danger.paths) in known for danger in now.dangers):
+            return answered
+        return Verdict("deny", (*now.reasons, "what it reaches changed after it was approved"), "changed", now.dangers)
 
     async def _settle(self, call: CallState, verdict: Verdict, executor: Executor) -> Verdict:
         """Asks for approval if the verdict is to ask, and has the gate record the decision."""

@@ -462,6 +462,7 @@ class ShellEnvironment:
     def _blob(self, command_id: str, request: CommandRequest, **values: str) -> bytes:
         named = {"keep": "0", "exit_file": "", "new": "", **values}
         named |= {"id": command_id, "cwd": request.cwd or "", "command": request.command}
+        named["mark"] = "0" if request.by_person else "1"
         named["scan"] = "1" if named["keep"] == "1" and self.parts.find_orphans is None else "0"
         return assignments({f"__tc_{name}": value for name, value in named.items()}).encode(errors="surrogateescape")
 

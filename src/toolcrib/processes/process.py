@@ -98,6 +98,7 @@ class ProcessRecord(Struct, frozen=True, kw_only=True):
 ASK_SECONDS = 2.0
 """How long the environment may take to tell whether a process waits for input."""
 FIRST_SIGNAL_CODE = 128
+KEPT_TYPED_CHARS = 20_000
 _END: dict[EndReason, tuple[ProcessStatus, CompletionReason]] = {
     "exited": ("exited", "exited"),
     "killed": ("killed", "killed"),
@@ -143,6 +144,8 @@ class TrackedProcess:
         """It counts as lost here, but the next start may know more, so its record stays on disk."""
         self.seen_until: dict[str, int] = {}
         """The output position up to which each reader has polled."""
+        self.typed = ""
+        """The latest of what was typed into it."""
 
     @property
     def is_running(self) -> bool:
@@ -160,6 +163,7 @@ class TrackedProcess:
         execution = self._listener()
         try:
             await asyncio.wait_for(execution.write(data), limits.write_seconds)
+            self.typed = (self.typed + data.decode("utf-8", "replace"))[-KEPT_TYPED_CHARS:]
         except TimeoutError:
             raise InputRefused(
                 f"{self.record.id} has not read its input for {limits.write_seconds:g} seconds; it may be busy, "

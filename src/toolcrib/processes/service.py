@@ -16,8 +16,10 @@ from msgspec.structs import replace
 
 from toolcrib.config.redact import redact
 from toolcrib.core.context import ToolContext
+from toolcrib.core.environments import TypingTarget
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.core.types import JsonObject
+from toolcrib.process_identity import readers_below
 from toolcrib.processes.events import ProcessEvent
 from toolcrib.processes.output import readable
 from toolcrib.processes.process import InputRefused, TrackedProcess, UnknownProcess
@@ -66,6 +68,22 @@ class ProcessService:
         """The answer of the `process` tool."""
         answer = await self.act(args, session_key_of(ctx), deadline=ctx.deadline)
         return json.dumps(answer, ensure_ascii=False)
+
+    def typing_target(self, args: JsonObject, ctx: ToolContext) -> TypingTarget | None:
+        """The process that a call types into, and the programs that may read the text now."""
+        try:
+            tracked = self.registry.get(str(args.get("session_id")), session_key_of(ctx))
+        except UnknownProcess:
+            return None
+        record = tracked.record
+        readers = readers_below(record.identity.pid, on_terminal=record.has_terminal) if record.identity else ()
+        return TypingTarget(
+            command=record.command,
+            readers=readers,
+            typed=tracked.typed,
+            has_terminal=record.has_terminal,
+            cwd=record.cwd,
+        )
 
     async def act(self, args: JsonObject, session_key: str | None, *, deadline: float | None = None) -> JsonObject:
         """Perform one action of the `process` tool; a failure is an answer with the key `error`."""

@@ -23,7 +23,14 @@ from toolcrib.providers.embedded.catalog import find_model
 from toolcrib.providers.openai_request import OpenAIOptions
 from toolcrib.providers.presets import PRESETS, Preset, known_profile
 from toolcrib.providers.prices import prices_of
-from toolcrib.providers.retrying import FallbackProvider, OpenProvider, Render, RetryingProvider, ToolRejectionFilter
+from toolcrib.providers.retrying import (
+    FallbackProvider,
+    ImageRejectionFilter,
+    OpenProvider,
+    Render,
+    RetryingProvider,
+    ToolRejectionFilter,
+)
 
 MILLION = 1_000_000
 
@@ -120,7 +127,9 @@ def _fallback(settings: Settings, text: str) -> OpenProvider:
 
 def _opened(settings: Settings, choice: ModelChoice, *, context_window: int = 0, api_key: str = "") -> Provider:
     found = PricedProvider(_bare(settings, choice, context_window, api_key), settings.model.prices)
-    return ToolRejectionFilter(RetryingProvider(found, max_retries=settings.model.max_retries))
+    # Innermost, because some servers call a rejected image an error of their own, which would be retried.
+    seeing = ImageRejectionFilter(found)
+    return ToolRejectionFilter(RetryingProvider(seeing, max_retries=settings.model.max_retries))
 
 
 def _bare(settings: Settings, choice: ModelChoice, context_window: int, api_key: str) -> Provider:

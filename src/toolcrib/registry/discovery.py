@@ -23,6 +23,7 @@ from types import ModuleType
 import msgspec
 
 import toolcrib.registry.compat_imports as compat_imports
+from toolcrib.config.files import OWNER_FILE, make_folder
 from toolcrib.config.os_errors import ANOTHER_HOME, explain_os_error
 from toolcrib.core.attempt import attempt_everything
 from toolcrib.core.types import Source
@@ -84,9 +85,11 @@ class ScanCache:
             return
         # Without a cache, the next start only takes longer.
         with suppress(OSError):
-            self._file.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self._file.parent)
             temporary = self._file.with_suffix(f".{os.getpid()}.tmp")
-            temporary.write_text(json.dumps(self._verdicts))
+            temporary.unlink(missing_ok=True)
+            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_FILE), "w") as file:
+                json.dump(self._verdicts, file)
             temporary.replace(self._file)
             self._changed = False
 

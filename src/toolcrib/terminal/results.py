@@ -62,6 +62,11 @@ def _error(call: TerminalCall, result: ForegroundResult) -> str | None:
     return None
 
 
+def with_note(answer: JsonObject, note: str) -> JsonObject:
+    """The answer with one more note."""
+    return {**answer, "note": f"{answer['note']}; {note}" if answer.get("note") else note} if note else answer
+
+
 def with_orphans(answer: JsonObject, record: ProcessRecord, left: tuple[OrphanedProcess, ...]) -> JsonObject:
     """The answer of a command that ended and left processes running."""
     return answer | {

@@ -29,6 +29,7 @@ from toolcrib.core.ports import SecretAsker
 from toolcrib.core.types import Effect, JsonObject, ShellSession
 from toolcrib.environments.create import create_environment, open_address, remove_leftover, resolve
 from toolcrib.environments.foreground import CommandLimits, ForegroundCommand, ForegroundResult
+from toolcrib.environments.git_guard import GitGuards
 from toolcrib.environments.pool import EnvironmentPool
 from toolcrib.environments.specs import ON_THIS_MACHINE, is_self_contained
 from toolcrib.processes.output import readable
@@ -76,6 +77,8 @@ REPORT_SECONDS = 0.2
 REPORTED_BYTES = 4096
 RECOVERY_SECONDS = 5.0
 """How long closing waits until the leftovers of earlier runs are dealt with; the rest is for the next start."""
+GUARD_SECONDS = 1.0
+"""How often repositories are looked after while a sandboxed process runs in the background."""
 
 
 class TerminalService:
@@ -245,6 +248,8 @@ class _LoopState:
             on_open=lambda environment: self.registry.ledger.environment_opened(environment.address()),
             on_close=lambda environment: self.registry.ledger.environment_closed(environment.address()),
         )
+        self._guards = GitGuards("the command's")
+        self._guarding: set[asyncio.Task[None]] = set()
         self._recovery = asyncio.ensure_future(self._recover())
 
     async def run(
@@ -276,13 +281,52 @@ class _LoopState:
         was_lost = spec in self._lost
         async with self.pool.acquire(spec) as environment:
             self._lost.discard(spec)
+            answer = await self._run_guarded(environment, call, interrupt, sink)
+        if was_lost:
+            answer["note"] = f"{answer.get('note', '')} {NEW_ENVIRONMENT}".strip()
+        return answer
+
+    async def _run_guarded(
+        self, environment: Environment, call: TerminalCall, interrupt: CallInterrupt, sink: _Sink
+    ) -> JsonObject:
+        """Run a call; from a sandbox, nothing gets into the workspace that git would run outside."""
+        folders = self._sandboxed_folders(call.target.spec)
+        for folder in folders:
+            await asyncio.to_thread(self._guards.enter, folder)
+        answer: JsonObject = {}
+        try:
             if asks_for_password(call):
                 answer = await self._run_with_sudo(environment, call, interrupt, sink)
             else:
                 answer = explain_sudo_failure(await self._run_in(environment, environment, call, interrupt, sink))
-        if was_lost:
-            answer["note"] = f"{answer.get('note', '')} {NEW_ENVIRONMENT}".strip()
-        return answer
+        finally:
+            process = answer.get("session_id") if folders else None
+            if process:
+                # It goes on in the background, and so does the guard.
+                task = asyncio.ensure_future(self._guard_until_it_ends(str(process), folders))
+                self._guarding.add(task)
+                task.add_done_callback(self._guarding.discard)
+            undone = [self._guards.check(folder) if process else self._guards.leave(folder) for folder in folders]
+        return results.with_note(answer, "; ".join(filter(None, undone)))
+
+    async def _guard_until_it_ends(self, process: str, folders: tuple[Path, ...]) -> None:
+        tracked = self.registry.get(process, None)
+        try:
+            while not await self.registry.wait(tracked, GUARD_SECONDS):
+                for folder in folders:
+                    undone = await asyncio.to_thread(self._guards.check, folder)
+                    if undone:
+                        logger.warning("%s: %s", process, undone)
+        finally:
+            for folder in folders:
+                self._guards.leave(folder)
+
+    def _sandboxed_folders(self, spec: EnvironmentSpec) -> tuple[Path, ...]:
+        """The folders of this machine that programs of a sandbox can write."""
+        if spec.backend != "sandbox":
+            return ()
+        more = self._settings.terminal.sandbox.writable
+        return tuple(dict.fromkeys(Path(folder).expanduser().resolve() for folder in (spec.cwd, *more) if folder))
 
     async def _run_with_sudo(
         self, environment: Environment, call: TerminalCall, interrupt: CallInterrupt, sink: _Sink
@@ -445,6 +489,9 @@ class _LoopState:
             logger.error("what an earlier run left could not be looked after", exc_info=outcome)
         await self.registry.close()
         await self.pool.close_all()
+        for task in self._guarding:
+            task.cancel()
+        await asyncio.gather(*self._guarding, return_exceptions=True)
 
 
 class _Sink:

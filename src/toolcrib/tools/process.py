@@ -14,14 +14,19 @@ async def process(args: JsonObject, *, ctx: ToolContext, **_: Any) -> str:
     return await ctx.services.processes.handle(args, ctx)
 
 
-def effects_of(args: JsonObject, _: ToolContext) -> tuple[Effect, ...]:
-    """The gate checks text typed into a process like a command, because a shell may be running there.
+def effects_of(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
+    """The gate checks what typed text would run, in the language of the program that reads it.
 
     The other actions only affect what this session itself started.
     """
-    if args.get("action") in ("write", "submit") and args.get("data"):
-        return (Effect("exec", str(args["data"])),)
-    return ()
+    if args.get("action") not in ("write", "submit"):
+        return ()
+    target = ctx.services.processes.typing_target(args, ctx)
+    if target is None:
+        return ()
+    from toolcrib.terminal.typed_input import typed_effects  # noqa: PLC0415 - few sessions type, and it loads the analyser
+
+    return typed_effects(target, str(args.get("data") or ""), ends_line=args["action"] == "submit")
 
 
 registry.register(

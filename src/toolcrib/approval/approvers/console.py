@@ -30,6 +30,7 @@ from toolcrib.approval.approvers.question import (
     question,
 )
 from toolcrib.approval.approvers.question import preview as count_touched
+from toolcrib.config.tool_call_mark import is_in_tool_call
 from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest, Choice
 
 termios: ModuleType | None
@@ -579,8 +580,9 @@ def _grants(request: ApprovalRequest) -> Sequence[str]:
 
 
 def _is_terminal(stream: TextIO) -> bool:
+    """Whether a person sees it: at a terminal that a tool call opened, an agent would approve its own calls."""
     try:
-        return os.isatty(stream.fileno())
+        return os.isatty(stream.fileno()) and not is_in_tool_call()
     except (OSError, ValueError):
         # The stream has no descriptor, or is closed.
         return False

@@ -20,6 +20,7 @@ ANYBODYS_DIRECTORY = re.compile(r"(?:/tmp|/var/tmp|/dev/shm)(?!/[^:]*/bin/?(?::|
 LASTING_HOOKS = name_set("PROMPT_COMMAND BASH_ENV ENV PS0 PS1 PS2 PS4")
 """Variables that the shell later runs as code, without a visible command."""
 LOADERS = ("LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT", "BASH_FUNC_")
+LIFT_THE_GATE = name_set("TOOLCRIB_YOLO HERMES_YOLO_MODE TOOLCRIB_ENABLE_PROJECT_PLUGINS HERMES_ENABLE_PROJECT_PLUGINS")
 ELEMENT = re.compile(r"^\[[^\]]*\]=")
 RUN_BY_PROGRAMS = frozenset(
     {
@@ -178,6 +179,8 @@ def judge_environment(
                     judge_hook(runner, name, each, state, site)
         elif name in RUN_BY_PROGRAMS and value and value[0].known and " " in value[0].text:
             runner.run_text(value[0].text.lstrip("|- "), state.copy(), None, site)
+        elif name in LIFT_THE_GATE and value and value[0].text.lower() not in ("", "0", "false", "no", "off"):
+            runner.report("own_program", "would change what toolcrib is allowed to do", site)
         elif name.startswith(LOADERS):
             runner.report("unknown_code", f"loads other code into the program through {name}", site)
         elif name == "PATH" and value and ANYBODYS_DIRECTORY.match(value[0].text):
@@ -191,6 +194,7 @@ def judge_hook(runner: Runner, name: str, value: ExpandedWord, state: ShellState
         if code:
             runner.run_text(code, state.copy(), None, site)
     elif name in ("BASH_ENV", "ENV"):
+        runner.calculate(value.text, state.copy())
         if name == "BASH_ENV" or re.match(r"[/~.]", value.text):
             runner.report("unknown_code", f"makes every shell that starts run a file, through {name}", site)
     elif "$(" in value.text or "`" in value.text:

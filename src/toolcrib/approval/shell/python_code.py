@@ -8,12 +8,21 @@ import warnings
 
 from toolcrib.approval.shell.judge import judge_write
 from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord
-from toolcrib.approval.shell.paths import ENV_FILE, is_secret, place, resolve
+from toolcrib.approval.shell.paths import ENV_FILE, is_secret, place, reached
 from toolcrib.approval.shell.python_constants import ConstantReader
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import CommandLocation, Runner
 from toolcrib.approval.shell.sql import sql_danger
 
+OUR_CONTROLS = re.compile(
+    r"toolcrib\.(?:__main__|cli|config\.(?:edit|secrets|files)|approval\.grants|skills\.authorship|cron|undo"
+    r"|mcp\.(?:trust|login)|compat\.(?:tools_approval|approval_sessions))(?:\.|$)|hermes_cli(?:\.|$)|tools\.approval(?:\.|$)"
+)
+"""Modules that change settings, grants, schedules or history."""
+OUR_HARMLESS_PARTS = re.compile(
+    r"toolcrib(?:\.(?:version|registry|testing|core|definitions|toolsets|__version__|tool|Effect|ToolContext|ToolResult"
+    r"|get_tool_definitions|get_all_tool_names|tool_result|tool_error)(?:\.|$)|$)"
+)
 MAX_CODE = 40_000
 MAX_NESTING = 60
 SUSPICIOUS = re.compile(
@@ -82,6 +91,23 @@ class _Reader(ConstantReader):
         self.depth = 0
         self.sockets = False
 
+    def visit_Import(self, node: ast.Import) -> None:  # noqa: N802 - the name that ast calls
+        super().visit_Import(node)
+        for alias in node.names:
+            self.judge_import(alias.name)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:  # noqa: N802 - the name that ast calls
+        super().visit_ImportFrom(node)
+        for alias in node.names:
+            self.judge_import(f"{node.module}.{alias.name}")
+
+    def judge_import(self, name: str) -> None:
+        """Report code that uses toolcrib itself for more than declaring and listing tools."""
+        if OUR_CONTROLS.match(name):
+            self.report("own_program", "would change what this session or a later one is allowed to do")
+        elif name.startswith("toolcrib") and not OUR_HARMLESS_PARTS.match(name):
+            self.report("unknown_code", "uses toolcrib outside this session")
+
     def visit_Assign(self, node: ast.Assign) -> None:  # noqa: N802 - the name that ast calls
         self.generic_visit(node)
         for target in node.targets:
@@ -135,6 +161,8 @@ class _Reader(ConstantReader):
 
     def judge_call(self, name: str, node: ast.Call) -> None:
         first = self.constant(node.args[0]) if node.args else None
+        if name in ("__import__", "importlib.import_module", "runpy.run_module") and isinstance(first, str):
+            self.judge_import("toolcrib.__main__" if name.startswith("runpy") and first == "toolcrib" else first)
         if name in SHELL_CALLS or name in PROCESS_CALLS or name in EXEC_CALLS:
             self.run_command(name, node)
         elif name in ("exec", "eval", "compile", "runpy.run_path", "builtins.exec", "builtins.eval"):
@@ -322,7 +350,7 @@ class _Reader(ConstantReader):
     def path(self, text: str) -> str:
         if text == "~" or text.startswith("~/"):
             text = self.call.state.home + text[1:]
-        return resolve(text, self.call.state)
+        return reached(text, self.call.state)
 
     def report(self, key: str, reason: str, *, block: bool = False) -> None:
         self.runner.report(key, reason, self.site, severity="block" if block else "ask")

@@ -20,6 +20,8 @@ from toolcrib.core.errors import UsageError
 
 T = TypeVar("T")
 
+ANY_ANSWER = "Enter a number, choose with the arrow keys, or type your own answer."
+YES_OR_NO = "Enter y or n, or choose with the arrow keys."
 NOBODY = "nobody can answer: the input of this chat does not come from a terminal"
 
 
@@ -97,14 +99,24 @@ class ChatAsker:
             return await asking
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asking, self._loop))
 
-    async def put(self, question: str, choices: tuple[str, ...] = ()) -> str:
+    async def confirm(self, question: str, yes: str, no: str) -> bool:
+        """Whether the person says yes: by y or n, by number, in words, or with the arrow keys."""
+        while True:
+            answer = await self.put(question, (yes, no), hint=YES_OR_NO)
+            if answer.lower() in (yes.lower(), "y", "yes"):
+                return True
+            if answer.lower() in (no.lower(), "n", "no"):
+                return False
+            self._frontend.show(Text(clean(f"{answer!r} is neither yes nor no."), "yellow"))
+
+    async def put(self, question: str, choices: tuple[str, ...] = (), *, hint: str = ANY_ANSWER) -> str:
         """Like `ask`, for the chat itself; raises UsageError if nobody can answer."""
         if not self._attended:
             raise UsageError(NOBODY)
         async with self._turns.turn():
             self._answer = self._loop.create_future()
-            self._status.ask(choices)
-            self._show(question, choices)
+            self._status.ask(choices, hint)
+            self._show(question, choices, hint)
             self._frontend.await_person(f"toolcrib asks: {question}")
             try:
                 return await self._answer
@@ -122,11 +134,11 @@ class ChatAsker:
         self._answer.set_result(answer)
         return answer
 
-    def _show(self, question: str, choices: tuple[str, ...]) -> None:
+    def _show(self, question: str, choices: tuple[str, ...], hint: str) -> None:
         rows = [Text(clean(question), "bold")]
         if not self._frontend.is_live:
             # Where nothing can be redrawn, the choices are not drawn above the input line.
             rows += [Text(f"  {number}. {one_line(choice)}") for number, choice in enumerate(choices, 1)]
-            rows += [Text("Enter a number, or your own answer.", "dim")] if choices else []
+            rows += [Text(hint, "dim")] if choices else []
         self._frontend.show(*rows, gap=True)
         self._frontend.refresh()

@@ -175,12 +175,13 @@ class Status(Struct):
     """How many of the latest lines of a command's output are shown."""
     plan: list[PlanItem] = field(default_factory=list)
     """The agent's plan as it was drawn last."""
+    _how_to_answer: str = ""
     _hint: str = ""
     _hint_until: float = 0.0
 
-    def ask(self, choices: tuple[str, ...]) -> None:
-        """A question is open."""
-        self.asking, self.choices, self.marked = True, choices, None
+    def ask(self, choices: tuple[str, ...], how: str) -> None:
+        """A question is open; `how` says how to answer it."""
+        self.asking, self.choices, self.marked, self._how_to_answer = True, choices, None, how
 
     def asked(self) -> None:
         """The question is closed."""
@@ -203,8 +204,7 @@ class Status(Struct):
             f"{self.symbols.prompt if number == self.marked else '  '}{number + 1}. {one_line(choice)}"
             for number, choice in enumerate(self.choices)
         ]
-        how = "Arrow keys and Enter, a number, or your own answer."
-        return [fitted(row, room, self.symbols.ellipsis) for row in [*rows, how]]
+        return [fitted(row, room, self.symbols.ellipsis) for row in [*rows, self._how_to_answer]]
 
     def prompt(self) -> str:
         return f"answer {self.symbols.prompt}" if self.asking else self.symbols.prompt

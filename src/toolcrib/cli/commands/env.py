@@ -205,7 +205,7 @@ async def _shell(environment: Environment, cwd: str) -> int:
             raise UsageError(
                 f"the folder {cwd!r} does not exist in the environment; leave out `--cwd` to use the default"
             )
-    execution = await environment.start(CommandRequest(command=INTERACTIVE, terminal=_size(), cwd=folder), _show)
+    execution = await environment.start(_by_person(folder), _show)
     with _raw_keys():
         async with asyncio.TaskGroup() as tasks:
             typing = tasks.create_task(_forward(execution))
@@ -216,6 +216,10 @@ async def _shell(environment: Environment, cwd: str) -> int:
     if ended.reason == "lost":
         error_line(f"the connection to the shell was lost: {ended.note or 'no reason given'}")
     return ended.exit_code
+
+
+def _by_person(folder: BackendPath | None) -> CommandRequest:
+    return CommandRequest(command=INTERACTIVE, terminal=_size(), cwd=folder, by_person=True)
 
 
 def _show(data: bytes) -> None:

@@ -48,6 +48,8 @@ __tc_take_command() {
     fi
     builtin shopt -u extglob
     builtin eval "$__tc_blob"
+    # A toolcrib below this command knows by it that no person started it; see config/tool_call_mark.py.
+    [[ $__tc_mark == 0 ]] || builtin ulimit -x 4611686018427387903 2>/dev/null
     # Its processes are found by these, wherever they hide.
     builtin export TOOLCRIB_COMMAND_ID="$__tc_id"
     builtin printf '%s\n' "$__tc_id $BASHPID ${20-0}" 2>/dev/null >>"$__tc_folder/sessions"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from urllib.parse import parse_qs, urlsplit
 
@@ -28,6 +29,8 @@ AskForRedirect = Callable[[str], Awaitable[str]]
 ANSWER_SECONDS = 30.0
 REVOKE_SECONDS = 10.0
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+RESOURCE_METADATA = re.compile(r"""resource_metadata=(?:"([^"]+)"|([^\s,]+))""")
+"""As the SDK finds it, wherever it stands in the challenge."""
 HEADERS = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2025-11-25"}
 
 
@@ -100,17 +103,28 @@ class InteractiveLoginProvider(LoginProvider):
 
     def _challenge(self, response: httpx2.Response, missing_scope: str | None) -> httpx2.Response:
         """The refusal that the SDK's flow sees: it names the scopes to ask for."""
+        said = self._own_description(response.headers.get("www-authenticate", "Bearer"))
         if missing_scope is not None:
-            return response
+            return httpx2.Response(response.status_code, headers={"www-authenticate": said}, request=response.request)
         tokens = self.context.current_tokens
         asked: str | None = " ".join(self.server.settings.oauth.scopes)
         if self.wanted_scope:
             granted = tokens.scope if tokens is not None else None
             asked = union_scopes(union_scopes(asked, granted), self.wanted_scope)
-        said = response.headers.get("www-authenticate", "Bearer")
         # The SDK uses the first scope parameter.
         said = f'Bearer scope="{asked}", {said.removeprefix("Bearer").lstrip()}' if asked else said
         return httpx2.Response(401, headers={"www-authenticate": said}, request=response.request)
+
+    def _own_description(self, challenge: str) -> str:
+        """The challenge without addresses of other servers: whoever answers must not choose what we fetch."""
+
+        def keep(match: re.Match[str]) -> str:
+            origin = _origin(match.group(1) or match.group(2))
+            # What is no web address is refused when it is about to be asked.
+            is_elsewhere = origin is not None and origin != _origin(self.context.server_url)
+            return "" if is_elsewhere else match.group()
+
+        return RESOURCE_METADATA.sub(keep, challenge)
 
     # Overrides of the SDK's flow
 
@@ -141,6 +155,16 @@ class InteractiveLoginProvider(LoginProvider):
                 f"the login was refused: {one_line(about or error or 'no code came back', SHOWN_CHARS)}"
             )
         return AuthorizationCodeResult(code=code, state=state, iss=iss)
+
+
+def _origin(address: str) -> tuple[str, str, int] | None:
+    """Scheme, host and port of a web address; None if it is not one."""
+    try:
+        parts = urlsplit(address)
+        usual = {"http": 80, "https": 443}.get(parts.scheme)
+        return None if usual is None else (parts.scheme, parts.hostname or "", parts.port or usual)
+    except ValueError:
+        return None
 
 
 async def log_in(server: Server, store: TokenStore, ask: AskForRedirect, redirect_uri: str = REDIRECT_URI) -> None:

@@ -13,6 +13,7 @@ from toolcrib.approval.shell.rules.base import SPECS, CommandCall
 from toolcrib.approval.shell.runner import CommandLocation, Handler, Runner
 from toolcrib.approval.shell.script_code import judge_script_code
 from toolcrib.approval.shell.state import ShellState
+from toolcrib.core.own_commands import OWN_PROGRAMS
 
 SHELLS = [
     "sh",
@@ -189,6 +190,10 @@ def python(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamDa
         inner = [module, *call.words[at + 1 :]]
         if module.text in ("pip", "pipx", "uv", "poetry"):
             runner.invoke(inner, call.state, call.stdin, site)
+        elif module.text == "toolcrib.compat":
+            runner.invoke([ExpandedWord("python3"), *inner[1:]], call.state, call.stdin, site)
+        elif module.text.partition(".")[0] in OWN_PROGRAMS:
+            runner.invoke([ExpandedWord("toolcrib"), *inner[1:]], call.state, call.stdin, site)
         return StreamData(None, Origin.PROGRAM)
     if arguments.operands and arguments.operands[0].text not in ("-", *STANDARD_INPUT):
         return python_file(runner, arguments.operands[0], call, site)
@@ -207,6 +212,9 @@ def python_file(runner: Runner, script: ExpandedWord, call: CommandCall, site: C
         judge_python(runner, data.text, call, site)
     elif data is not None:
         report_foreign(runner, data, site)
+    if script.text.rpartition("/")[2] in OWN_PROGRAMS:
+        at = next(number for number, word in enumerate(call.words) if word is script)
+        runner.invoke(call.words[at:], call.state, call.stdin, site)
     texts = [word.text for word in call.words]
     if "shell" in texts and "-c" in texts and texts.index("-c") + 1 < len(texts):
         # `manage.py shell -c code` runs code inside a web framework.

@@ -155,10 +155,15 @@ WRAPPERS: dict[str, Wrapper] = {
     "bwrap": wrapper(),
 }
 
+RUNNER_VALUES = name_set(
+    "-n -p --name --prefix --with --python --env-file -c --call --package --from --spec --pip-args --index-url"
+)
+PACKAGE_VERSION = re.compile(r"(?<=\w)(?:\[[^\]]*\])?(?:@|[=<>~!]=).*$|(?<=\w)\[[^\]]*\]$")
 RUNNERS: dict[str, re.Pattern[str]] = {
     "poetry": re.compile(r"run$"),
     "pipenv": re.compile(r"run$"),
-    "uv": re.compile(r"run$"),
+    "uv": re.compile(r"run$|tool$"),
+    "pipx": re.compile(r"run$"),
     "hatch": re.compile(r"run$"),
     "pdm": re.compile(r"run$"),
     "rye": re.compile(r"run$"),
@@ -253,6 +258,8 @@ def run_wrapped(
         return None if call.program in ("sudo", "env", "time") else ANYTHING
     if shape.joined or call.program == "parallel":
         return run_joined(runner, words, call, site)
+    if call.program == "uvx":
+        words = package_program(words)
     return runner.invoke(words, state, call.stdin, site)
 
 
@@ -329,16 +336,25 @@ def run_project_command(runner: Runner, call: CommandCall, site: CommandLocation
     ).operands
     if not operands or not RUNNERS[call.program].match(operands[0].text):
         return None
+    if operands[0].text == "tool":
+        operands = operands[1:]
+        if not operands or operands[0].text != "run":
+            return None
     inner = parse_arguments(
         operands[1:],
-        frozenset({"-n", "-p", "--name", "--prefix", "--with", "--python", "--env-file", "-c", "--call", "--package"}),
+        RUNNER_VALUES,
         stop_early=True,
     )
     script = inner.value("-c", "--call") if call.program == "npm" else None
     if script is not None:
         return runner.run_text(script.text, call.state, call.stdin, site)
     words = inner.operands[1:] if call.program in ("rustup", "direnv") else inner.operands
-    return runner.invoke(words, call.state, call.stdin, site) if words else None
+    return runner.invoke(package_program(words), call.state, call.stdin, site) if words else None
+
+
+def package_program(words: list[ExpandedWord]) -> list[ExpandedWord]:
+    """The words with the program's name alone: `uvx` and `pipx run` also take a version (`name@1.2`, `name==1.2`)."""
+    return [words[0].with_text(PACKAGE_VERSION.sub("", words[0].text)), *words[1:]]
 
 
 def substitute_user(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
@@ -458,7 +474,7 @@ def changes_the_whole_machine(call: CommandCall, program: str, root: ExpandedWor
 
 def fd(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     texts = [word.text for word in call.words]
-    origin = Origin.SECRET_FILE if lists_secrets(call) else 0
+    origin = Origin.SECRET_FILE if fd_lists_secrets(call) else 0
     for flag in ("-x", "-X", "--exec", "--exec-batch"):
         if flag in texts:
             inner = call.words[texts.index(flag) + 1 :]
@@ -471,7 +487,7 @@ def fd(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData |
     return StreamData(None, Origin.PROGRAM | Origin.LISTED | origin) if origin else None
 
 
-def lists_secrets(call: CommandCall) -> bool:
+def fd_lists_secrets(call: CommandCall) -> bool:
     """Whether `fd` may list secrets: it looks at hidden files, in a folder that holds them, for names like theirs."""
     arguments = parse_arguments(call.words, FD_VALUES)
     if not arguments.has("-H", "-u", "--hidden", "--unrestricted"):

@@ -134,6 +134,7 @@ SPECS: dict[str, OptionSpec] = {
     "nsenter": spec("-t --target -S -G --setuid --setgid --root --wd", stop_early=True),
     "npx": spec("-p --package -w --workspace --node-arg -c --call", stop_early=True),
     "ctr": spec("-n --namespace -a --address"),
+    **dict.fromkeys(("toolcrib", "hermes"), spec("-o --output -q --query -f --format --cwd")),
     "rm": spec(""),
     "chmod": spec("--reference"),
     "chown": spec("--reference --from"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 from toolcrib.approval.shell.rules.base import CommandCall, DangerClass, Rule, operand, operands_at_least
+from toolcrib.core.git_metadata import git_setting
 
 DANGERS = (
     DangerClass(
@@ -41,7 +43,7 @@ def sets_dangerous_git(call: CommandCall) -> bool:
             text,
         )
         for text in texts
-    )
+    ) or any(git_setting(name, value).starts_program for name, value in pairwise(texts))
     return (
         texts[:1] == ["config"]
         and writes

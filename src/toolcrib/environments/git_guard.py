@@ -1,0 +1,322 @@
+"""Keeps programs in a sandbox from leaving something that git runs outside: hooks, settings, other repositories.
+
+A sandbox lets its programs write in the workspace, and git trusts what it finds there. So what decides what git runs
+is compared before and after, in every repository of the workspace, and put back; a new repository keeps its objects,
+refs and harmless settings, but none that start a program. Objects, refs and the index are never touched.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import stat
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
+from toolcrib.core.git_metadata import HOOKS, SAMPLE, SETTINGS_FILES, STRUCTURE, harmless_settings, starts_programs
+
+MOST_FOLDERS = 20_000
+"""Looked at in one workspace, the outer ones first."""
+SETTLED_NS = 50_000_000
+"""A folder that changed this recently may have changed again without a new time."""
+INSIDE_REPOSITORY = ("modules", "worktrees")
+"""The folders of a repository that contain others."""
+WORKTREES = "worktrees"
+GIT = ".git"
+COMMON = "commondir"
+ATTRIBUTES = "info/attributes"
+LARGEST = 4_000_000
+USABLE = 0o700
+POINTER = b"gitdir:"
+
+
+class _Folder(Struct, frozen=True):
+    """One folder as it was listed."""
+
+    changed_ns: int
+    subfolders: tuple[str, ...]
+    repositories: tuple[str, ...]
+
+
+class RepositoryFinder:
+    """Finds the repositories of a workspace by their structure, and lists again only the folders that changed."""
+
+    def __init__(self, workspace: Path) -> None:
+        self._workspace = str(workspace)
+        self._folders: dict[str, _Folder] = {}
+
+    def find(self) -> list[Path]:
+        """Every `.git`, whatever it is, and every folder that git would take for a repository."""
+        before, self._folders = self._folders, {}
+        found: dict[str, None] = {}
+        waiting = deque([self._workspace])
+        for _ in range(MOST_FOLDERS):
+            if not waiting:
+                break
+            path = waiting.popleft()
+            try:
+                changed = os.stat(path, follow_symlinks=False).st_ctime_ns  # noqa: PTH116 - thousands of times
+                folder = before.get(path)
+                if folder is None or folder.changed_ns != changed:
+                    folder = _listed(path, changed)
+            except OSError:
+                continue
+            if changed < time.time_ns() - SETTLED_NS:
+                self._folders[path] = folder
+            found.update(dict.fromkeys(folder.repositories))
+            waiting += folder.subfolders
+        return [Path(path) for path in found]
+
+
+def _listed(path: str, changed_ns: int) -> _Folder:
+    with os.scandir(path) as entries:
+        folders = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
+    repositories = [f"{path}/{GIT}"] if GIT in folders else []
+    subfolders = [name for name, is_folder in folders.items() if is_folder]
+    parent, _, name = path.rpartition("/")
+    if folders.keys() >= STRUCTURE or name == GIT or parent.endswith(f"/{WORKTREES}"):
+        repositories.append(path)
+        subfolders = [name for name in INSIDE_REPOSITORY if folders.get(name)]
+    return _Folder(changed_ns, tuple(f"{path}/{name}" for name in sorted(subfolders)), tuple(repositories))
+
+
+class _File(Struct, frozen=True):
+    mode: int
+    size: int
+    data: bytes
+    """Its content, up to the largest size that is kept, or the target of a link."""
+
+
+class _Repository(Struct, frozen=True):
+    path: Path
+    """The folder of the repository, or a `.git` that is none."""
+    identity: tuple[int, int, int]
+    files: dict[Path, _File]
+
+
+class GitGuards:
+    """Guards for the workspaces in which sandboxed programs run now; may be used from any thread."""
+
+    def __init__(self, who: str) -> None:
+        self._who = who
+        """Whose changes are undone, for the message."""
+        self._lock = threading.Lock()
+        self._around: dict[Path, tuple[GitGuard, int]] = {}
+        self._finders: dict[Path, RepositoryFinder] = {}
+
+    def enter(self, workspace: Path) -> None:
+        """A program is about to run in the workspace. Concurrent ones share a guard: what the first one wrote
+        must not count as the state before the second."""
+        with self._lock:
+            finder = self._finders.setdefault(workspace, RepositoryFinder(workspace))
+            guard, programs = self._around.get(workspace) or (GitGuard(workspace, self._who, finder), 0)
+            self._around[workspace] = guard, programs + 1
+
+    def check(self, workspace: Path) -> str:
+        """Restore the files while programs run, and return a message about it."""
+        with self._lock:
+            return self._around[workspace][0].restore() if workspace in self._around else ""
+
+    def leave(self, workspace: Path) -> str:
+        """A program has ended. Restore the files and return a message about it."""
+        with self._lock:
+            guard, programs = self._around.pop(workspace)
+            if programs > 1:
+                self._around[workspace] = guard, programs - 1
+            return guard.restore()
+
+
+class GitGuard:
+    """The repositories of a workspace, as they were when the guard was created."""
+
+    def __init__(self, workspace: Path, who: str, finder: RepositoryFinder) -> None:
+        self._workspace = workspace
+        self._who = who
+        self._finder = finder
+        self._before = {path: _inspect(path) for path in finder.find()}
+
+    def restore(self) -> str:
+        """Undo what has changed since, and return a message, empty if nothing did."""
+        changed: list[str] = []
+        for repository in self._before.values():
+            changed += self._attempt(repository.path, self._restore(repository))
+        for path in self._finder.find():
+            if path not in self._before:
+                changed += self._attempt(path, self._defuse(path))
+        if not changed:
+            return ""
+        return (
+            f"{self._who} changes to {', '.join(dict.fromkeys(changed))} were undone, because git would run them "
+            "outside the sandbox"
+        )
+
+    def _attempt(self, path: Path, steps: Iterator[str]) -> list[str]:
+        done: list[str] = []
+        try:
+            done += steps
+        except OSError as error:
+            done.append(f"{self._shown(path)} (as far as possible: {error.strerror or error})")
+        return done
+
+    def _restore(self, before: _Repository) -> Iterator[str]:
+        now = _identity(before.path)
+        if now != before.identity:
+            if now[0]:
+                yield self._set_aside(before.path)
+            return
+        if stat.S_ISDIR(now[0]):
+            _make_usable(before.path)
+            _make_usable(before.path / HOOKS)
+        files = _inspect(before.path).files
+        # Folders come first: a hook cannot be restored into a link.
+        for path in sorted({*before.files, *files}):
+            earlier, later = before.files.get(path), files.get(path)
+            if earlier != later and not _starts_the_same(path, earlier, later):
+                self._restore_file(path, earlier)
+                yield self._shown(path)
+
+    def _restore_file(self, path: Path, before: _File | None) -> None:
+        now = _identity(path)[0]
+        if before is not None and stat.S_ISDIR(before.mode) and stat.S_ISDIR(now):
+            path.chmod(stat.S_IMODE(before.mode))
+            return
+        if stat.S_ISDIR(now) or (before is not None and before.size > LARGEST):
+            # Not deleted: it may contain something valuable.
+            self._set_aside(path)
+        elif now:
+            path.unlink()
+        if before is None or before.size > LARGEST:
+            return
+        if stat.S_ISLNK(before.mode):
+            path.symlink_to(os.fsdecode(before.data))
+        elif stat.S_ISDIR(before.mode):
+            path.mkdir(stat.S_IMODE(before.mode))
+        elif stat.S_ISREG(before.mode):
+            path.write_bytes(before.data)
+            path.chmod(stat.S_IMODE(before.mode))
+
+    def _defuse(self, path: Path) -> Iterator[str]:
+        """Take out of a new repository what git would run; yields what was set aside."""
+        kind = _identity(path)[0]
+        if not stat.S_ISDIR(kind):
+            if kind and not self._points_inside(path, kind):
+                yield self._set_aside(path)
+            return
+        _make_usable(path)
+        _make_usable(path / HOOKS)
+        # One that was only moved keeps what it had.
+        moved = next((one for one in self._before.values() if one.identity == _identity(path)), None)
+        for file, content in _inspect(path).files.items():
+            if moved is not None and moved.files.get(moved.path / file.relative_to(path)) == content:
+                continue
+            if stat.S_ISDIR(content.mode) and file.name == HOOKS:
+                continue
+            if file.name in SETTINGS_FILES and stat.S_ISREG(content.mode):
+                if starts_programs(_text(content)) != frozenset():
+                    yield self._set_aside(file)
+                    file.write_text(harmless_settings(_text(content)), encoding="utf-8")
+            elif file.name == COMMON and path.parent.name == WORKTREES and content.data.strip() == b"../..":
+                continue
+            else:
+                yield self._set_aside(file)
+
+    def _points_inside(self, path: Path, kind: int) -> bool:
+        """Whether a new `.git` that is a file leads to a repository of the workspace, where the guard looks."""
+        if not stat.S_ISREG(kind):
+            return False
+        content = _read(path).data
+        if not content.startswith(POINTER):
+            return False
+        target = Path(os.path.realpath(path.parent / os.fsdecode(content.removeprefix(POINTER).strip())))
+        return target.is_relative_to(os.path.realpath(self._workspace)) and target in [
+            Path(os.path.realpath(found)) for found in self._finder.find()
+        ]
+
+    def _set_aside(self, path: Path) -> str:
+        """Rename what is where git looks; returns both names."""
+        aside = next(
+            other
+            for number in itertools.count(1)
+            if not os.path.lexists(other := path.with_name(f"{path.name}.of-script-{number}"))
+        )
+        path.rename(aside)
+        return f"{self._shown(path)} (now {aside.name})"
+
+    def _shown(self, path: Path) -> str:
+        return os.path.relpath(path, self._workspace)
+
+
+def _starts_the_same(path: Path, before: _File | None, now: _File | None) -> bool:
+    """Whether two versions of a settings file make git run the same: a new branch or remote is harmless."""
+    if path.name not in SETTINGS_FILES or now is None or not stat.S_ISREG(now.mode):
+        return False
+    if before is not None and (not stat.S_ISREG(before.mode) or before.size > LARGEST):
+        return False
+    earlier = starts_programs(_text(before)) if before is not None else frozenset()
+    return now.size <= LARGEST and earlier is not None and starts_programs(_text(now)) == earlier
+
+
+def _text(file: _File) -> str:
+    return file.data.decode("utf-8", "surrogateescape")
+
+
+def _inspect(path: Path) -> _Repository:
+    """The files that git runs, or that tell it what to run; `.git` itself if it is not a folder."""
+    identity = _identity(path)
+    if not stat.S_ISDIR(identity[0]):
+        return _Repository(path, identity, _files([path]))
+    hooks = path / HOOKS
+    names = [path / name for name in sorted(SETTINGS_FILES)] + [path / COMMON, path / ATTRIBUTES, hooks]
+    if stat.S_ISDIR(_identity(hooks)[0]):
+        names += [hook for hook in _inside(hooks) if hook.suffix != SAMPLE and ".of-script-" not in hook.name]
+    return _Repository(path, identity, _files(names))
+
+
+def _inside(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _files(paths: list[Path]) -> dict[Path, _File]:
+    found = {}
+    for path in paths:
+        try:
+            found[path] = _read(path)
+        except OSError:
+            continue
+    return found
+
+
+def _read(path: Path) -> _File:
+    status = path.lstat()
+    mode, size, data = status.st_mode, 0, b""
+    if stat.S_ISLNK(mode):
+        data = os.fsencode(path.readlink())
+    elif stat.S_ISREG(mode):
+        size = status.st_size
+        with path.open("rb") as file:
+            data = file.read(LARGEST)
+    return _File(mode, size, data)
+
+
+def _identity(path: Path) -> tuple[int, int, int]:
+    """File type, device and inode; zeros if nothing is there."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return 0, 0, 0
+    return stat.S_IFMT(status.st_mode), status.st_dev, status.st_ino
+
+
+def _make_usable(folder: Path) -> None:
+    """Make a folder accessible: an inaccessible one could hide its content until later."""
+    status = folder.lstat() if os.path.lexists(folder) else None
+    if status is not None and stat.S_ISDIR(status.st_mode) and status.st_mode & USABLE != USABLE:
+        folder.chmod(stat.S_IMODE(status.st_mode) | USABLE)

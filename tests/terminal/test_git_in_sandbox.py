@@ -1,0 +1,159 @@
+"""From the sandbox to the host through git: nothing that a sandboxed command leaves is run by git outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolcrib.registry.default import registry as default_registry
+from toolcrib.registry.registry import ToolRegistry
+from toolcrib.runtime import Runtime
+from toolcrib.testing import ScriptedApprover, isolated_runtime
+
+IDENTITY = "-c user.name=a -c user.email=a@b.example"
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    folder = tmp_path / "work"
+    subprocess.run(["git", "init", "-q", str(folder)], check=True)
+    (folder / "a.txt").write_text("a\n")
+    return folder
+
+
+@pytest.fixture
+def runtime(tmp_path: Path, work: Path) -> Iterator[Runtime]:
+    options: dict[str, Any] = {"registry": ToolRegistry(parent=default_registry), "workspace": work}
+    config = "terminal: {backend: sandbox, login_shell: false}\n"
+    with isolated_runtime(tmp_path / "home", config, approver=ScriptedApprover(*["once"] * 99), **options) as made:
+        yield made
+
+
+def run(runtime: Runtime, command: str, **more: Any) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(str(runtime.call_sync("terminal", {"command": command, **more}).content))
+    return answer
+
+
+def use_git(folder: Path) -> None:
+    """What a person would do there, outside the sandbox."""
+    environ = {**os.environ, "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_EDITOR": "true"}
+    for words in (
+        "status",
+        "add -A",
+        f"{IDENTITY} commit -q --allow-empty -m more",
+        "checkout -q -B other",
+        "diff HEAD",
+        "log -1 -p",
+    ):
+        (folder / "changing").write_text(words)
+        subprocess.run(["git", *words.split()], cwd=folder, env=environ, capture_output=True, check=False)
+
+
+PROGRAM = 'printf "#!/bin/sh\\ntouch {marker}\\n" > evil.sh; chmod +x evil.sh; P=$PWD/evil.sh; '
+PLANTS = {
+    "hook": ("", "cp evil.sh .git/hooks/post-commit"),
+    "fsmonitor": ("", "git config core.fsmonitor $P"),
+    "hooks path": ("", "mkdir h; cp evil.sh h/pre-commit; git config core.hooksPath h"),
+    "filter": ("", 'git config filter.x.clean "$P"; echo "* filter=x" > .gitattributes'),
+    "external diff": ("", 'git config diff.external "$P"'),
+    "include": ("", 'printf "[core]\\n\\tfsmonitor = $P\\n" > i; git config include.path ../i'),
+    "same line": ("", 'printf "[core] fsmonitor = $P\\n" >> .git/config'),
+    "new repository": (
+        "new",
+        "git init -q new; git -C new config core.fsmonitor $P; cp evil.sh new/.git/hooks/post-commit",
+    ),
+    "deep": ("a/b/c/d/e", "git init -q a/b/c/d/e; git -C a/b/c/d/e config core.fsmonitor $P"),
+    "hidden": (".x/y", "git init -q .x/y; git -C .x/y config core.fsmonitor $P"),
+    "bare layout": (
+        "bare",
+        'mkdir -p bare/objects bare/refs; echo "ref: refs/heads/x" > bare/HEAD; '
+        'printf "[core]\\n\\trepositoryformatversion = 0\\n\\tbare = false\\n\\tworktree = .\\n" > bare/config; '
+        "git config -f bare/config core.fsmonitor $P",
+    ),
+    "git file": (
+        "sub",
+        "mkdir sub; git init -q --bare elsewhere; git -C elsewhere config core.bare false; "
+        "git -C elsewhere config core.worktree ../sub; git -C elsewhere config core.fsmonitor $P; "
+        'echo "gitdir: ../elsewhere" > sub/.git',
+    ),
+    "common folder": (
+        "common",
+        "git init -q common; mkdir shared; mv common/.git/objects common/.git/refs shared/; "
+        "cp common/.git/config shared/config; git config -f shared/config core.fsmonitor $P; "
+        "echo ../../shared > common/.git/commondir",
+    ),
+    "worktree settings": (
+        "",
+        "git config extensions.worktreeConfig true; git config -f .git/config.worktree core.fsmonitor $P",
+    ),
+    "replaced": ("", "mv .git old; cp -r old .git; git config core.fsmonitor $P"),
+}
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_git_outside_runs_nothing_that_a_sandboxed_command_left(
+    runtime: Runtime, work: Path, tmp_path: Path, name: str
+) -> None:
+    """Whether the repository was there before or is new, and whatever its layout is."""
+    marker = tmp_path / "marker"
+    folder, plant = PLANTS[name]
+    answer = run(runtime, PROGRAM.format(marker=marker) + plant)
+    assert answer["exit_code"] == 0, answer
+    use_git(work / folder)
+    assert not marker.exists()
+    assert "git would run them outside the sandbox" in answer["note"]
+
+
+def test_the_plants_would_work_without_a_sandbox(work: Path, tmp_path: Path) -> None:
+    """Otherwise the test above would prove nothing."""
+    idle = []
+    for number, (folder, plant) in enumerate(PLANTS.values()):
+        copy, marker = tmp_path / f"copy-{number}", tmp_path / f"marker-{number}"
+        subprocess.run(["cp", "-r", str(work), str(copy)], check=True)
+        subprocess.run(["bash", "-c", PROGRAM.format(marker=marker) + plant], cwd=copy, capture_output=True, check=True)
+        use_git(copy / folder)
+        idle += [] if marker.exists() else [plant]
+    assert idle == []
+
+
+def test_ordinary_work_with_git_goes_on_in_the_sandbox(runtime: Runtime, work: Path) -> None:
+    """Commits, branches, remotes, new repositories and worktrees, without a word about the guard."""
+    answer = run(
+        runtime,
+        f"git add a.txt && git {IDENTITY} commit -qm One && git config user.name Ada && "
+        "git remote add origin https://example.org/a.git && git checkout -q -b topic && "
+        f"git worktree add -q ../{work.name}/tree && git init -q new && cd new && echo b > b && git add b && "
+        f"git {IDENTITY} commit -qm Two && git -C ../tree log --oneline",
+    )
+    assert (answer["exit_code"], answer.get("note")) == (0, None), answer
+    assert "One" in answer["output"]
+    settings = subprocess.run(["git", "config", "-l"], cwd=work, capture_output=True, text=True, check=True).stdout
+    assert "user.name=Ada" in settings
+    assert "remote.origin.url" in settings
+
+
+def test_what_a_background_process_plants_later_is_undone_while_it_runs(
+    runtime: Runtime, work: Path, tmp_path: Path
+) -> None:
+    """The guard goes on as long as something runs in the sandbox."""
+    started = run(
+        runtime,
+        "until [ -e go ]; do sleep 0.05; done; echo x > .git/hooks/post-commit; touch done; sleep 600",
+        background=True,
+    )
+    (work / "go").touch()
+    while not (work / "done").exists():
+        time.sleep(0.02)
+    for _ in range(1000):
+        if not (work / ".git/hooks/post-commit").exists():
+            break
+        time.sleep(0.02)
+    assert not (work / ".git/hooks/post-commit").exists()
+    runtime.call_sync("process", {"action": "kill", "session_id": started["session_id"]})
