@@ -23,7 +23,7 @@ help:
 	@echo 'make check         linters, types, import rules, drift of the reference docs'
 	@echo 'make format        format the code'
 	@echo 'make docs          regenerate the reference docs from the code'
-	@echo 'make recording     record the picture of the chat for the README'
+	@echo 'make recording     record the pictures of the chat for the README and the guide'
 	@echo 'make bench         measure speed, the terminal, the agent, the tools and the approval gate; writes docs/trust.md'
 
 chat: .venv/.runtime
@@ -60,6 +60,7 @@ bench: .venv/.dev
 	@missed=0; $(VENV) bench/run.py $(ARGS) || missed=1; echo; \
 	$(VENV) bench/terminal.py $(ARGS) || missed=1; echo; \
 	$(VENV) bench/agent.py || missed=1; echo; \
+	$(VENV) bench/chat.py || missed=1; echo; \
 	$(VENV) bench/sessions.py || missed=1; echo; \
 	$(VENV) bench/files.py || missed=1; echo; \
 	$(VENV) bench/search.py || missed=1; echo; \

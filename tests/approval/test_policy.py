@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from tests.approval.approval_cases import HOME, POLICY, WORKSPACE, do, run, with_rules
 from toolcrib.approval.command_reader import read_command
-from toolcrib.approval.grants import Grant, grant_for, suggest
+from toolcrib.approval.grants import Grant, grant_for, may_be_permanent, suggest
 from toolcrib.approval.paths import SensitivePaths
 from toolcrib.approval.policy import Action, decide
 from toolcrib.core.approvals import ApprovalRequest
@@ -340,3 +340,41 @@ def test_what_is_agreed_to_for_a_server_does_not_hold_for_another():
         return decide(POLICY, action, (everywhere,), read_command).outcome
 
     assert (outcome("near"), outcome("far"), outcome("nearby")) == ("allow", "ask", "ask")
+
+
+@pytest.mark.parametrize(
+    ("effects", "outcome"),
+    [
+        ((), "allow"),
+        ((Effect("read", "a.txt"),), "allow"),
+        ((Effect("network", "example.org"), Effect("interactive")), "allow"),
+        ((Effect("remote", "42", action="read"),), "allow"),
+        ((Effect("write", "a.txt"),), "deny"),
+        ((Effect("read", "a.txt"), Effect("delete", "a.txt")), "deny"),
+        ((Effect("exec", "ls"),), "deny"),
+        ((Effect("remote", "42", action="update"),), "deny"),
+        ((Effect("schedule", "x"),), "deny"),
+        (None, "deny"),
+    ],
+)
+def test_plan_mode_allows_only_what_reads_whatever_is_switched_off(effects, outcome):
+    """A tool that does not say what it does might change something; neither yolo nor a grant makes it run."""
+    policy = replace(POLICY, session_mode="plan", yolo=True, mode="off")
+    decision = decide(policy, Action(tool="x", effects=effects, cwd=WORKSPACE), [Grant("*")], read_command)
+    assert decision.outcome == outcome
+    assert outcome == "allow" or "plan mode allows only tools that read" in decision.reasons[-1]
+
+
+@pytest.mark.parametrize("mode", ["ask", "auto-edit"])
+@pytest.mark.parametrize("kind", ["write", "delete"])
+def test_ask_mode_asks_about_edits_in_the_workspace(mode, kind):
+    """For the rest of the session if the person likes, but never for ever: the mode says how long."""
+    action = Action(tool="x", effects=(Effect(kind, "a.txt"),), cwd=WORKSPACE)
+    decision = decide(replace(POLICY, session_mode=mode), action, [], read_command)
+    assert decision.outcome == ("ask" if mode == "ask" else "allow")
+    if mode == "ask":
+        (danger,) = decision.dangers
+        granted = decide(replace(POLICY, session_mode=mode), action, [grant_for(danger)], read_command)
+        assert granted.outcome == "allow"
+        assert not may_be_permanent(decision.dangers)
+        assert decide(replace(POLICY, session_mode=mode, yolo=True), action, [], read_command).outcome == "allow"

@@ -313,6 +313,33 @@ def test_a_misspelt_toolset_is_told_before_anything_is_fetched(
     assert "MB" not in done.stderr
 
 
+def test_a_missing_session_and_an_unknown_provider_are_found_before_the_model_is_fetched(toolcrib: Program) -> None:
+    """Nobody waits for a download to learn of a misspelt option; the message names what was misspelt."""
+    resumed = toolcrib("chat", "--resume", "zzz", "-q", "hello")
+    named = toolcrib("chat", "--model", "foo/bar", "-q", "hello")
+
+    assert resumed.code != 0
+    assert "'zzz'" in resumed.stderr
+    assert "Downloading" not in resumed.stderr
+    assert named.code == 2
+    assert "unknown provider 'foo'" in named.stderr
+    assert "the part of 'foo/bar' before the slash names the provider" in named.stderr
+
+
+def test_retries_are_one_line_and_their_failure_counts_them(chat: Any, toolcrib: Program) -> None:
+    """A server that keeps failing must not fill the screen with the same sentence."""
+    failure = {"fail": "attic says HTTP 500", "may_retry": True}
+    script(toolcrib, [failure] * 3)
+    config = (toolcrib.home / "config.yaml").read_text()
+    toolcrib.write("config.yaml", config.replace("provider: scripted", "provider: scripted, max_retries: 2"))
+
+    done = toolcrib("chat", "-q", "hello")
+
+    assert done.code == 1
+    assert done.stderr.count("retrying in") == 1
+    assert "attic says HTTP 500 (tried 3 times)" in done.stderr
+
+
 def test_at_a_terminal_the_waiting_time_is_shown(toolcrib: Program) -> None:
     """A slow model does not look broken: a line counts the seconds, and is gone at the end."""
     with ScriptedModelServer(otherwise=Stream("never", stall_after=1)) as server:

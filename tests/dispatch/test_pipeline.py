@@ -347,6 +347,21 @@ async def test_an_approver_is_asked_with_reasons_and_may_agree(make_runtime, add
     assert person.questions == [("writer writes to /somewhere/file",)] * 2
 
 
+async def test_the_time_of_a_call_is_without_the_wait_for_an_approval(make_runtime, add_tool, monkeypatch):
+    """Whoever reads how long a command took does not want to know how long a person thought about it."""
+    thought, real = [0.0], time.perf_counter
+    monkeypatch.setattr(time, "perf_counter", lambda: real() + thought[0])
+
+    class Slow(Person):
+        async def ask(self, request):
+            thought[0] += 10_000
+            return await super().ask(request)
+
+    runtime = make_runtime(approver=Slow(YES))
+    add_tool(runtime, "writer", ok, effects=WRITE)
+    assert all(result.duration_ms < 10_000_000 for result in await both_edges(runtime, "writer"))
+
+
 @pytest.mark.parametrize("answer", ["deny", "timeout", "cancelled"])
 async def test_only_a_clear_yes_lets_a_call_run(make_runtime, add_tool, answer):
     """Whatever else an approver answers means no."""

@@ -22,7 +22,7 @@ from toolcrib.agent.host import AgentHost
 from toolcrib.agent.loop import run_question
 from toolcrib.agent.prompt import PromptSources, build_prompt
 from toolcrib.agent.tool_selection import ToolSelection
-from toolcrib.core.approvals import EntryPoint
+from toolcrib.core.approvals import EntryPoint, Mode
 from toolcrib.core.attempt import notify
 from toolcrib.core.context import Asker, CancelToken
 from toolcrib.core.errors import UsageError
@@ -70,6 +70,7 @@ class Agent:
         yolo: bool | None = None,
         entry_point: EntryPoint = "library",
         dry_run: bool = False,
+        mode: Mode | None = None,
         without_tools: Collection[str] = (),
         source: str = "",
         parent_id: str = "",
@@ -107,6 +108,8 @@ class Agent:
             settings.agent.max_calls if max_calls is None else max_calls,
         )
         self.dry_run = dry_run
+        self.mode: Mode = mode or settings.agent.mode
+        """How much it may do on its own; may be changed at any time, also while it works."""
         self._own_prompt, self._ended = system_prompt, False
         self._open(self._open_session(session_id, source or self.host.platform, parent_id))
 
@@ -159,13 +162,18 @@ class Agent:
     def tools(self) -> list[str]:
         """The tools that would be offered now, by name."""
         profile = self.profile
-        return self.tool_selection.current(profile, self._provider.dialect, "").names
+        return self.tool_selection.current(profile, self._provider.dialect, "", mode=self.mode).names
+
+    @property
+    def context_tokens(self) -> int:
+        """How many tokens the conversation takes."""
+        return self.conversation.tokens(0)
 
     @property
     def context_share(self) -> float:
         """How much of the model's context window the conversation takes, from 0 to 1."""
         window = self.profile.context_window
-        return self.conversation.tokens(0) / window if window else 0.0
+        return self.context_tokens / window if window else 0.0
 
     @property
     def warnings(self) -> list[str]:
@@ -245,6 +253,14 @@ class Agent:
             message = user_message(text)
             self.steering.append(msgspec.structs.replace(message, origin="person") if by_person else message)
 
+    def drop_steering(self) -> list[str]:
+        """Remove what the person sent too late for this run, so that it doesn't reach the next question."""
+        dropped = [message.text for message in self.steering if message.origin == "person"]
+        kept = [message for message in self.steering if message.origin != "person"]
+        self.steering.clear()
+        self.steering.extend(kept)
+        return dropped
+
     def queue(self, text: str) -> None:
         """Queue a question behind the current one; the front end takes it with `next_queued`."""
         self._queue.append(text)
@@ -308,6 +324,7 @@ class Agent:
             max_turns=self.max_turns,
             max_calls=self.max_calls,
             dry_run=self.dry_run,
+            mode=self.mode,
             without_tools=self.tool_selection.without,
         )
 
@@ -376,6 +393,7 @@ class Agent:
             without_tools=task.without_tools | parent.tool_selection.without,
             max_turns=task.max_turns,
             cwd=task.cwd or None,
+            mode=parent.mode,
             source="subagent",
             parent_id=task.parent_id,
         )

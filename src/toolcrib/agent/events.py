@@ -119,6 +119,16 @@ class CallProgressed(AgentEvent, frozen=True, kw_only=True):
     message: str
 
 
+class CallOutput(AgentEvent, frozen=True, kw_only=True):
+    """A command that runs for a while has printed something. Sent a few times a second, however much it prints."""
+
+    call_id: str
+    text: str
+    """The latest lines, as far as they fit into a few kilobytes; the result has the rest."""
+    lines: int
+    """How many lines it has printed so far."""
+
+
 class CallFinished(AgentEvent, frozen=True, kw_only=True):
     """A call has its result."""
 
@@ -131,6 +141,8 @@ class CallFinished(AgentEvent, frozen=True, kw_only=True):
     error_type: str = ""
     duration_ms: float = 0.0
     handle: str = ""
+    edited: str = ""
+    """The command that ran, if the person changed it first."""
 
 
 class Compressed(AgentEvent, frozen=True, kw_only=True):
@@ -144,6 +156,12 @@ class Compressed(AgentEvent, frozen=True, kw_only=True):
 
 class Steered(AgentEvent, frozen=True, kw_only=True):
     """A message that the user sent while the agent worked has been added."""
+
+    text: str
+
+
+class SteeringDropped(AgentEvent, frozen=True, kw_only=True):
+    """A message that the user sent while the agent worked came too late; the agent never saw it."""
 
     text: str
 
@@ -172,9 +190,11 @@ AnyEvent = (
     | MessageAdded
     | CallStarted
     | CallProgressed
+    | CallOutput
     | CallFinished
     | Compressed
     | Steered
+    | SteeringDropped
     | SubagentProgressed
     | RunEnded
 )

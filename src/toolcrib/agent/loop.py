@@ -26,6 +26,7 @@ from toolcrib.agent.events import (
     RunResult,
     RunStarted,
     Steered,
+    SteeringDropped,
     TurnStarted,
 )
 from toolcrib.agent.hooks import RunHooks
@@ -34,7 +35,7 @@ from toolcrib.agent.model_request import Interrupted, ModelRequestSender, Reques
 from toolcrib.agent.tool_calls import BatchRequest, CallBatch, Guardrails
 from toolcrib.agent.tool_selection import SelectedTools, ToolSelection
 from toolcrib.approval.provenance import Provenance
-from toolcrib.core.approvals import UNTRUSTED_VALUE
+from toolcrib.core.approvals import PLAN_MODE, UNTRUSTED_VALUE, Mode
 from toolcrib.core.context import CancelToken
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.messages import Message, RequestedCall, spoken_text, user_message
@@ -56,6 +57,10 @@ OUTPUT_LIMIT = (
     "or raise the limit with `toolcrib config set model.max_output_tokens NUMBER`"
 )
 REFUSED = "the model refused to answer; word the question differently or choose another model"
+PLAN_NOTE = (
+    "\n\nPlan mode is on: look around with tools that read, and change nothing. End with a plan: numbered steps that "
+    "name the files and commands. The user accepts, edits or rejects it before you carry it out."
+)
 MIN_ANSWER_TOKENS = 256
 CLOSING_SECONDS = 5.0
 DENIALS = ("denied", "approval_timeout", UNTRUSTED_VALUE)
@@ -73,6 +78,7 @@ class RunnableAgent(Protocol):
     max_turns: int
     max_calls: int
     dry_run: bool
+    mode: Mode
     steering: deque[Message]
     is_first_run: bool
 
@@ -86,6 +92,8 @@ class RunnableAgent(Protocol):
     def cwd(self) -> str: ...
 
     def changed_paths(self) -> list[str]: ...
+
+    def drop_steering(self) -> list[str]: ...
 
     async def summarise(self, topic: str = "") -> Compressed | None: ...
 
@@ -196,7 +204,7 @@ class AgentRun:
         request = ModelRequest(
             model=self._agent.model,
             messages=self._fitting_messages(offered),
-            system=self._agent.system_prompt,
+            system=self._agent.system_prompt + (PLAN_NOTE if self._agent.mode == "plan" else ""),
             tools=offered.tools if offered else (),
             definitions=offered.definitions if offered else (),
             max_output_tokens=self._host.settings.model.max_output_tokens or None,
@@ -247,6 +255,7 @@ class AgentRun:
             cwd=self._agent.cwd,
             cancel=self._cancel,
             allowed_tools=self._allowed,
+            mode=self._agent.mode,
         )
         request = BatchRequest(calls=calls, ctx=ctx, calls_left=calls_left, dry_run=self._agent.dry_run)
         return CallBatch(self._host.runtime, self._guardrails, self, request)
@@ -275,11 +284,13 @@ class AgentRun:
 
     def _ending(self) -> tuple[Outcome, str]:
         """The outcome of an answer: denied or failed if the model's last calls were, otherwise answered."""
-        denied = next((result for result in self._last_results if result.error_type in DENIALS), None)
+        # That plan mode refused a call is no failure: the answer is the plan.
+        results = [result for result in self._last_results if result.error_type != PLAN_MODE]
+        denied = next((result for result in results if result.error_type in DENIALS), None)
         if denied is not None:
             return "denied", denied.error_message
-        if self._last_results and all(result.is_error for result in self._last_results):
-            return "failed", self._last_results[-1].error_message
+        if results and all(result.is_error for result in results):
+            return "failed", results[-1].error_message
         return "answered", ""
 
     async def _wrap_up(self) -> RunResult:
@@ -357,7 +368,11 @@ class AgentRun:
         # Compute them again: servers may have become ready or changed their tools.
         self._allowed = self._agent.tool_selection.allowed
         offered = self._agent.tool_selection.current(
-            self._agent.profile, self._agent.provider.dialect, spoken_text(self._question.text), self._called
+            self._agent.profile,
+            self._agent.provider.dialect,
+            spoken_text(self._question.text),
+            self._called,
+            mode=self._agent.mode,
         )
         for tool in offered.set_aside:
             if tool.name not in self._announced:
@@ -416,6 +431,8 @@ class AgentRun:
                 await self._stoppable(closing)
         except (Interrupted, TimeoutError):
             logger.warning("abandoned an end hook of a run because it took too long")
+        for text in self._agent.drop_steering():
+            self.emit(SteeringDropped(text=text))
         self.emit(RunEnded(result=result))
 
     def _result(

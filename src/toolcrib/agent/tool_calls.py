@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import json
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
-from toolcrib.agent.events import AnyEvent, CallFinished, CallProgressed, CallStarted
+from toolcrib.agent.events import AnyEvent, CallFinished, CallOutput, CallProgressed, CallStarted
 from toolcrib.config.agent_settings import GuardrailSettings
 from toolcrib.core.context import ToolContext, current_context
 from toolcrib.core.messages import Message, RequestedCall, Text, tool_message
@@ -64,7 +67,8 @@ class CallBatch:
         to_run = [call for call in self._calls if not self._stopped(call)]
         self.all_stopped = not to_run and not self._request.dry_run
         self.run_count = len(to_run)
-        ctx = msgspec.structs.replace(self._request.ctx, on_progress=self._progress)
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+        ctx = msgspec.structs.replace(self._request.ctx, on_progress=self._progress, on_output=self._output)
         try:
             results = await self._runtime.call_many(
                 [ToolCall(id=call.id, name=call.name, arguments=call.arguments) for call in to_run],
@@ -108,7 +112,18 @@ class CallBatch:
 
     def _progress(self, message: str) -> None:
         ctx = current_context.get()
-        self._log.emit(CallProgressed(call_id=ctx.call_id if ctx is not None else "", message=message))
+        self._report(CallProgressed(call_id=ctx.call_id if ctx is not None else "", message=message))
+
+    def _output(self, call_id: str, text: str, lines: int) -> None:
+        self._report(CallOutput(call_id=call_id, text=text, lines=lines))
+
+    def _report(self, event: AnyEvent) -> None:
+        """Emit an event of a running call, which may work in a thread: watchers expect the loop of the run."""
+        if threading.get_ident() == self._thread:
+            self._log.emit(event)
+            return
+        with contextlib.suppress(RuntimeError):  # The loop is closed: nobody watches any more.
+            self._loop.call_soon_threadsafe(self._log.emit, event)
 
     def _finished(self, result: ToolResult) -> None:
         self._results[result.call_id] = result
@@ -126,6 +141,7 @@ class CallBatch:
                 error_type=result.error_type,
                 duration_ms=result.duration_ms,
                 handle=result.handle,
+                edited=result.edited,
             )
         )
         self._flush()
@@ -167,6 +183,9 @@ def as_message(result: ToolResult, warning: str = "") -> Message:
     is_quoted = not result.is_error or result.error_type == "tool_error"
     if _is_from_outside(result.name) and len(result.text) >= UNTRUSTED_FROM_CHARS and is_quoted:
         message = _marked(message, result.name)
+    if result.edited:
+        edited = f"The user changed the command before it ran, to: {result.edited}"
+        warning = f"{edited}] [{warning}" if warning else edited
     if warning:
         note = f"[{warning}]"
         content = f"{message.content}\n{note}" if isinstance(message.content, str) else (*message.content, Text(note))

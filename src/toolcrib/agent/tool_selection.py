@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 from msgspec.structs import replace
 
+from toolcrib.core.approvals import DEFAULT_MODE, PLAN_KINDS, Mode
 from toolcrib.core.models import Dialect, ModelProfile
 from toolcrib.core.types import SEARCH_TOOLS, JsonObject
 from toolcrib.definitions.dialects import SkippedTool, render
@@ -17,6 +18,10 @@ from toolcrib.runtime import Runtime
 SMALL_MODEL_SHARE = 0.6
 """The share of a tightly limited prompt that tool descriptions may take."""
 MAX_KNOWN = 8
+CHANGING_TOOLS = frozenset(
+    {"terminal", "process", "write_file", "patch", "execute_code", "memory", "cronjob", "skill_manage"}
+)
+"""Built-in tools that are of no use where only reading is allowed."""
 
 
 class SelectedTools(msgspec.Struct, frozen=True):
@@ -81,7 +86,13 @@ class ToolSelection:
         return self._runtime.toolsets.select(self.toolsets, self.disabled).tool_names - self.without
 
     def current(
-        self, profile: ModelProfile, dialect: Dialect, question: str, called: Collection[str] = ()
+        self,
+        profile: ModelProfile,
+        dialect: Dialect,
+        question: str,
+        called: Collection[str] = (),
+        *,
+        mode: Mode = DEFAULT_MODE,
     ) -> SelectedTools:
         """The tools to send now. A model with a tool limit gets those that match the question and those it has used."""
         few = profile.max_tools is not None
@@ -91,6 +102,8 @@ class ToolSelection:
         definitions = built.tools
         if self.without:
             definitions = [one for one in definitions if one["function"]["name"] not in self.without]
+        if mode == "plan":
+            definitions = [one for one in definitions if self._may_read(one["function"]["name"])]
         if few:
             builtin = {one.name for one in self._runtime.registry.entries() if one.source.kind == "builtin"}
             definitions = select_for_small_model(definitions, profile, question, called, builtin)
@@ -99,6 +112,17 @@ class ToolSelection:
             left_out = (SkippedTool(name, reason) for name, reason in built.set_aside.items())
             offered = replace(offered, set_aside=(*left_out, *offered.set_aside))
         return offered
+
+    def _may_read(self, name: str) -> bool:
+        """Whether a tool is of use in plan mode. The gate decides about each call; this only saves attempts."""
+        entry = self._runtime.registry.get_entry(name)
+        if entry is None or name in SEARCH_TOOLS:
+            return True
+        if entry.is_ours:
+            return name not in CHANGING_TOOLS
+        if entry.effects is None or callable(entry.effects):
+            return entry.effects is not None
+        return all(effect.kind in (*PLAN_KINDS, "remote") for effect in entry.effects)
 
 
 def default_toolsets(runtime: Runtime) -> list[str]:

@@ -126,6 +126,7 @@ class ApprovalLog:
             cwd=_shorten(request.cwd, mask),
             # The command line contains them already, masked as a whole.
             arguments={},
+            diff="",
             findings=tuple(_masked_finding(finding, mask) for finding in request.findings[:MAX_FINDINGS]),
         )
         digest = hashlib.sha256(request.command.encode("utf-8", "surrogatepass")).hexdigest()

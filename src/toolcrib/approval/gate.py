@@ -20,11 +20,12 @@ from toolcrib.approval.policy import Action, Policy, answer_dangers, decide, des
 from toolcrib.approval.provenance import ProvenanceStore
 from toolcrib.config.os_errors import ANOTHER_HOME, explain_os_error
 from toolcrib.core.approvals import PENDING, ApprovalAnswer, ApprovalRequest, Choice, Danger
+from toolcrib.core.attempt import attempt_async
 from toolcrib.core.context import CallMemo, ToolContext
 from toolcrib.core.errors import ConfigError
 from toolcrib.core.origins import ValueFinding
 from toolcrib.core.ports import Approver, FireHook
-from toolcrib.core.types import Effect, JsonObject, ShellSession, ToolEntry, Verdict
+from toolcrib.core.types import Effect, JsonObject, Preview, ShellSession, ToolEntry, Verdict
 
 if TYPE_CHECKING:
     from toolcrib.approval.shell.syntax import Script
@@ -35,6 +36,7 @@ DEFAULT_SESSION = "default"
 TIMEOUT_GRACE_SECONDS = 1.0
 """Extra time for an approver that enforces the timeout itself, so that it can report it in its own words."""
 MAX_SHOWN_ARGUMENTS = 2_000
+PREVIEW_SECONDS = 5.0
 SURFACES = {"interactive": "cli", "gateway": "gateway"}
 
 
@@ -91,7 +93,8 @@ class ApprovalGate:
             origin_of=None if self._provenance is None else self._provenance.of(ctx.session_id).origin_of,
         )
         read = self._read if ctx.memo is None else _remembered(self._read, ctx.memo)
-        return decide(self.policy, action, self.grants.in_force(session_key(ctx)), read).verdict()
+        policy = self.policy if ctx.mode == self.policy.session_mode else replace(self.policy, session_mode=ctx.mode)
+        return decide(policy, action, self.grants.in_force(session_key(ctx)), read).verdict()
 
     def _findings(
         self, entry: ToolEntry, arguments: JsonObject, effects: tuple[Effect, ...] | None, ctx: ToolContext
@@ -118,6 +121,8 @@ class ApprovalGate:
             decision = answer_dangers(self.policy, still_open)
             if decision.outcome != "ask":
                 return self._record_decision(decision.verdict(), request)
+        if entry.preview is not None and self._approver is not None:
+            request = replace(request, diff=await _preview(entry.preview, arguments, ctx))
         return await self._ask(request)
 
     async def _ask(self, request: ApprovalRequest) -> Verdict:
@@ -144,7 +149,8 @@ class ApprovalGate:
             return _unrecorded(request, problem)
         if answer.allows:
             self.remember(request, answer)
-            return Verdict("allow", (), answer.choice, request.dangers)
+            edited = answer.command if request.can_be_edited else ""
+            return Verdict("allow", (), answer.choice, request.dangers, edited=edited)
         return _denial(request, answer, self._timeout_seconds)
 
     async def _answer_in_time(self, approver: Approver, request: ApprovalRequest) -> ApprovalAnswer:
@@ -225,6 +231,14 @@ class ApprovalGate:
     def _fire_hook(self, name: str, keywords: dict[str, Any]) -> None:
         if self._fire is not None:
             self._fire(name, **keywords)
+
+
+async def _preview(preview: Preview, arguments: JsonObject, ctx: ToolContext) -> str:
+    """What the call would change; empty if that cannot be found out soon."""
+    shown, error = await attempt_async(asyncio.wait_for(preview(arguments, ctx), PREVIEW_SECONDS))
+    if error is not None:
+        logger.info("no preview of a call to %s: %r", ctx.tool_name, error)
+    return shown if isinstance(shown, str) else ""
 
 
 def session_key(ctx: ToolContext) -> str:

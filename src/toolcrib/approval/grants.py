@@ -36,8 +36,10 @@ MOVES = frozenset(
 PATH_RULES = frozenset({"recursive_delete", "permissions", "system_config", "credential", "disk_write", "format"})
 THIS_TEXT_ONLY = frozenset({"remote_code", "exfiltration"})
 """Approving one address does not approve any other."""
-NEVER_PERMANENT = frozenset({"unknown_code", "unknown_command", "not_understood", "changed", UNTRUSTED_VALUE})
-"""Dangers whose command may mean something else tomorrow."""
+NEVER_PERMANENT = frozenset(
+    {"unknown_code", "unknown_command", "not_understood", "changed", "workspace_edit", UNTRUSTED_VALUE}
+)
+"""Dangers whose command may mean something else tomorrow, and those that a mode asks about."""
 
 ASSIGNS = re.compile(r"(?:^|[\s;&|('\"`])[A-Za-z_]\w*\+?=")
 """Variables such as PGHOST also choose a target."""

@@ -21,7 +21,7 @@ from toolcrib.approval.user_rules import (
     has_tool_rule,
     is_allowed_by,
 )
-from toolcrib.core.approvals import UNTRUSTED_VALUE, Danger, EntryPoint
+from toolcrib.core.approvals import DEFAULT_MODE, PLAN_KINDS, PLAN_MODE, UNTRUSTED_VALUE, Danger, EntryPoint, Mode
 from toolcrib.core.origins import ValueFinding, ValueOrigin
 from toolcrib.core.remote_records import FILE_KINDS, address_of, is_record_id, located, service_of
 from toolcrib.core.types import Effect, EffectKind, JsonObject, Verdict
@@ -42,6 +42,9 @@ SQL_PROGRAMS = frozenset({"sqlite3", "sqlite", "litecli"})
 MAX_QUOTED = 120
 RECORD_DELETES = frozenset({"delete", "remove", "destroy", "purge", "trash", "drop", "erase"})
 READS_ONLY = frozenset({"credential", "exfiltration"})
+PLAN_TOOLS = frozenset({"todo", "session_search", "delegate_task"})
+"""Built-in tools that change nothing but the session; subagents work in the mode of their agent."""
+PLAN_ONLY = "plan mode allows only tools that read; put what you want to do into your plan"
 
 ASK_EFFECTS: dict[EffectKind, tuple[str, str]] = {
     "publish": ("publishing", "publishes something"),
@@ -62,6 +65,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The user's home folder."""
     mode: Literal["manual", "smart", "off"] = "manual"
     entry_point: EntryPoint = "library"
+    session_mode: Mode = DEFAULT_MODE
+    """How much the session of the call may do on its own."""
     answer: Literal["ask", "allow", "deny"] = "ask"
     """How the entry point answers dangers."""
     attended: bool = True
@@ -167,6 +172,9 @@ def decide(policy: Policy, action: Action, grants: Iterable[Grant], read: ReadCo
 
 
 def _decide(policy: Policy, action: Action, grants: Iterable[Grant], read: ReadCommand) -> Decision:
+    if policy.session_mode == "plan" and (beyond := _beyond_reading(action)):
+        danger = _tool_danger(PLAN_MODE, "plan mode", action.tool, beyond)
+        return _decision("deny", PLAN_MODE, (danger,), action.command, PLAN_ONLY)
     risks, command = _examine(policy, action, read), action.command
     if risks.refusals:
         refused_by = risks.refusals[0][0]
@@ -248,6 +256,19 @@ def _examine(policy: Policy, action: Action, read: ReadCommand) -> _Risks:
             (risks.vouched if _is_vouched(policy, action, effect) else risks.dangers).append(danger)
     _examine_values(policy, action, risks)
     return _without_allowed_tool(policy, action, risks, folders)
+
+
+def _beyond_reading(action: Action) -> str:
+    """What a call does besides reading, as a sentence; empty if it only reads."""
+    tool = action.title or action.tool
+    if action.effects is None:
+        return "" if action.is_builtin and action.tool in PLAN_TOOLS else f"{tool} does not say that it only reads"
+    for effect in map(located, action.effects):
+        if effect.kind in PLAN_KINDS or (effect.kind == "remote" and effect.action == "read"):
+            continue
+        does = {"exec": "runs a command", "write": f"writes to {effect.target}", "delete": f"deletes {effect.target}"}
+        return f"{tool} {does.get(effect.kind, 'changes something')}"
+    return ""
 
 
 def _is_vouched(policy: Policy, action: Action, effect: Effect) -> bool:
@@ -426,6 +447,16 @@ def _examine_write(policy: Policy, action: Action, effect: Effect, risks: _Risks
         return
     delicate = effect.caution or policy.sensitive.reason_to_ask(effect.target, folders)
     if folders.in_workspace(effect.target) and not delicate:
+        if policy.session_mode == "ask":
+            risks.dangers.append(
+                Danger(
+                    rule="workspace_edit",
+                    description="file edit" if noun == "write" else "file deletion",
+                    reason=reason,
+                    scope="in the workspace",
+                    paths=(folders.absolute(effect.target),),
+                )
+            )
         return
     if action.is_builtin and not effect.caution and policy.sensitive.is_managed_by(tool, effect.target, folders):
         return

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from textwrap import wrap
+from typing import TextIO
 
 from toolcrib.approval.approvers.console import ConsoleApprover
 from toolcrib.approval.approvers.question import wants_colour
@@ -29,7 +30,16 @@ def console_approver(settings: Settings | None = None) -> ConsoleApprover:
         timeout_seconds=(settings or load_settings()).approvals.timeout,
         colour=wants_colour(environment()),
         written=suggest,
+        edit=lambda command: edit_command(command, sys.stderr),
     )
+
+
+async def edit_command(command: str, terminal: TextIO) -> str | None:
+    """The command as the person changed it at the terminal; None if they gave up."""
+    # Only this needs an editor of lines, which takes a while to import.
+    from toolcrib.cli.chat.terminal import edit_line  # noqa: PLC0415
+
+    return await edit_line(command, terminal)
 
 
 class ConsoleAsker:
@@ -53,7 +63,15 @@ def chosen(answer: str, choices: Sequence[str]) -> str:
     is_number = answer.isascii() and answer.isdigit() and len(answer) < 10
     if is_number and 1 <= int(answer) <= len(choices):
         return choices[int(answer) - 1]
-    return next((choice for choice in choices if choice.lower() == answer.lower()), answer)
+    said = answer.lower()
+    # "yes" and "no" name the first choice that begins with them.
+    word = {"y": "yes", "yes": "yes", "n": "no", "no": "no"}.get(said, "")
+    begun = (choice for choice in choices if word and _first_word(choice) == word)
+    return next((choice for choice in choices if choice.lower() == said), next(begun, answer))
+
+
+def _first_word(text: str) -> str:
+    return text.lower().replace(",", " ").partition(" ")[0]
 
 
 def _wrapped(rows: list[str]) -> list[str]:

@@ -16,6 +16,7 @@ from toolcrib.config.section import (
     shorthand,
 )
 from toolcrib.config.vision_settings import VisionModelSettings
+from toolcrib.core.approvals import DEFAULT_MODE, Mode
 
 
 class Prices(Section, frozen=True, kw_only=True):
@@ -95,13 +96,25 @@ class AgentSettings(Section, frozen=True, kw_only=True):
     """The most requests to the model for one question."""
     max_calls: PositiveInt = 500
     """The most tool calls for one question."""
+    mode: Mode = DEFAULT_MODE
+    """How much it may do on its own: `ask` shows each edit of a file as a diff and asks, `auto-edit` edits files of the
+    workspace and runs commands by policy, `plan` only reads and ends with a plan."""
     project_files: bool = True
     """Put AGENTS.md of the working folder into the prompt."""
 
 
 class ChatSettings(Section, frozen=True, kw_only=True):
-    """What `toolcrib chat` shows."""
+    """What `toolcrib chat` shows, and the keys of its input line."""
 
+    output_lines: NonNegativeInt = 8
+    """How many of the last lines of a command's output to show below it; 0 shows none."""
+    theme: Literal["auto", "dark", "light", "plain"] = "auto"
+    """The colours: for a dark or a light background, or none; `auto` asks the terminal for its background."""
+    notify: Literal["auto", "bell", "osc9", "off"] = "auto"
+    """How to call you when the chat waits for you: the terminal's bell, a desktop notification (OSC 9), or not at all;
+    `auto` notifies where the terminal is known to support it, and rings the bell elsewhere."""
+    notify_after: PositiveFloat = 5
+    """How many seconds the chat waits for you before it calls."""
     keys: Literal["emacs", "vi"] = "emacs"
     """The keys of the input line; in vi mode, Escape leads to normal mode."""
 

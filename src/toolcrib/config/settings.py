@@ -267,10 +267,10 @@ class Settings(Section, frozen=True, kw_only=True):
     """The model for small jobs; a name alone sets `model`."""
     providers: dict[str, ProviderEntry] = field(default_factory=dict)
     """Model servers that toolcrib doesn't know, by the name that you give them."""
-    chat: ChatSettings = field(default_factory=ChatSettings)
-    """What `toolcrib chat` shows."""
     agent: AgentSettings = field(default_factory=AgentSettings)
     """How the agent works."""
+    chat: ChatSettings = field(default_factory=ChatSettings)
+    """What `toolcrib chat` shows."""
     compression: CompressionSettings = field(default_factory=CompressionSettings)
     """How to compress a conversation before it outgrows the model's context window."""
     tool_loop_guardrails: GuardrailSettings = field(default_factory=GuardrailSettings)

@@ -11,6 +11,18 @@ from toolcrib.core.origins import ValueFinding
 EntryPoint = Literal["interactive", "gateway", "cron", "batch", "library"]
 """Where a call comes from; this decides who can approve it."""
 
+Mode = Literal["ask", "auto-edit", "plan"]
+"""How much a session may do on its own; a front end switches it at any time.
+
+`ask`: edits of files need approval. `auto-edit`: edits in the workspace run, commands by policy. `plan`: only reading.
+"""
+MODES: tuple[Mode, ...] = ("ask", "auto-edit", "plan")
+DEFAULT_MODE: Mode = "auto-edit"
+PLAN_KINDS = frozenset({"read", "network", "interactive"})
+"""The kinds of effects that plan mode allows, besides reading a remote record."""
+PLAN_MODE = "plan_mode"
+"""What decided a call that plan mode refused, and the error type of its result."""
+
 Choice = Literal["once", "session", "always", "deny", "timeout", "cancelled"]
 """`session` and `always` also cover later calls with the same dangers in the same scopes."""
 
@@ -61,6 +73,13 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The arguments of the call, as they were checked."""
     findings: tuple[ValueFinding, ...] = ()
     """What provenance found out about the delicate values among them."""
+    diff: str = ""
+    """What the call would change in files, as a unified diff, or why that is not shown. Never logged."""
+
+    @property
+    def can_be_edited(self) -> bool:
+        """Whether the person may change the command before it runs."""
+        return bool(self.command) and self.arguments.get("command") == self.command
 
     @property
     def description(self) -> str:
@@ -85,6 +104,8 @@ class ApprovalAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """user, smart, policy, grant, timeout …"""
     every_scope: bool = False
     """With `session` or `always`: the grant covers these rules in every scope, not only in this one."""
+    command: str = ""
+    """With `once`: run this command instead, as the person edited it."""
 
     @property
     def allows(self) -> bool:

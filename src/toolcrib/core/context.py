@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
+from toolcrib.core.approvals import DEFAULT_MODE, Mode
 from toolcrib.core.attempt import notify
 from toolcrib.core.types import Effect, JsonObject, ToolResult
 
@@ -126,8 +127,12 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     allowed_tools: frozenset[str] | None = None
     """The tools that this session may call; None means not specified."""
     on_progress: Callable[[str], None] | None = None
+    on_output: Callable[[str, str, int], None] | None = None
+    """Receives what a running command prints, a few times a second: call id, latest lines, number of lines so far."""
     handler_kwargs: dict[str, Any] | None = None
     """The handler's keyword arguments, if the caller chose them; otherwise task_id, session_id and user_task."""
+    mode: Mode = DEFAULT_MODE
+    """How much the session may do on its own."""
     effects: tuple[Effect, ...] | None = None
     """In a handler: the effects that were approved for this call. The handler must do nothing else."""
     memo: CallMemo | None = None
@@ -212,6 +217,12 @@ class FilesPort(Protocol):
     async def patch(self, args: JsonObject, ctx: ToolContext) -> str: ...
 
     def patch_effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]: ...
+
+    async def preview_write(self, args: JsonObject, ctx: ToolContext) -> str:
+        """What `write` would change, for the question before it."""
+        ...
+
+    async def preview_patch(self, args: JsonObject, ctx: ToolContext) -> str: ...
 
     async def search(self, args: JsonObject, ctx: ToolContext) -> str: ...
 

@@ -21,6 +21,7 @@ __all__ = [
     "Recorder",
     "ResultStore",
     "SecretAsker",
+    "SelfTimedApprover",
     "WebGuard",
 ]
 
@@ -35,6 +36,13 @@ class Approver(Protocol):
     """Asks the person in charge for approval. A timeout is a separate answer, and not a yes."""
 
     async def ask(self, request: ApprovalRequest) -> ApprovalAnswer: ...
+
+
+@runtime_checkable
+class SelfTimedApprover(Protocol):
+    """An approver that enforces its own timeout, because only it knows when the person saw the question."""
+
+    has_own_timeout: bool
 
 
 @runtime_checkable

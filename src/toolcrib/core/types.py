@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -65,6 +65,8 @@ class Effect(msgspec.Struct, frozen=True):
 EffectsFn = Callable[[JsonObject, Any], tuple[Effect, ...]]
 """Computes a call's effects from its arguments and ToolContext. Pure and quick."""
 EffectsDeclaration = tuple[Effect, ...] | EffectsFn
+Preview = Callable[[JsonObject, Any], Awaitable[str]]
+"""Shows what a call would change, from its arguments and ToolContext: a unified diff, or a sentence."""
 
 SourceKind = Literal["builtin", "user", "plugin", "mcp", "code"]
 
@@ -119,6 +121,8 @@ class ToolEntry(msgspec.Struct, frozen=True):
     """The keyword arguments that the handler accepts besides `args`; None if it accepts any."""
     origin: OriginDeclaration = ""
     """Where its results come from; empty: it follows from the effects, and without these they are untrusted."""
+    preview: Preview | None = None
+    """Shows what a call would change, for the question before it."""
 
     @property
     def parameters(self) -> JsonObject:
@@ -166,6 +170,8 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     """The effects that were approved; None if the call was not admitted or its tool declares no effects."""
     origin: OriginDeclaration = ""
     """Where the content comes from; empty for an error of toolcrib itself."""
+    edited: str = ""
+    """The command that ran, if the person changed it first."""
     finding: ValueFinding | None = None
     """For a call denied as `untrusted_value`: the value, its argument, and where the value first appeared."""
 
@@ -207,6 +213,8 @@ class Verdict(msgspec.Struct, frozen=True):
     """Where that command would run; empty means this machine."""
     findings: tuple[ValueFinding, ...] = ()
     """What provenance found out about the delicate values of the call."""
+    edited: str = ""
+    """The command as the person changed it; the call has to be judged again with it."""
 
     def joined(self, other: Verdict) -> Verdict:
         """The stricter of two verdicts; two asks merge into one with both reasons."""

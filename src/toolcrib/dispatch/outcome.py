@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from toolcrib.config.redact import redact
-from toolcrib.core.approvals import UNTRUSTED_VALUE
+from toolcrib.core.approvals import PLAN_MODE, UNTRUSTED_VALUE
 from toolcrib.core.context import ToolContext
 from toolcrib.core.origins import is_origin
 from toolcrib.core.types import ResultStatus, ToolEntry, ToolResult, Verdict
@@ -78,7 +78,7 @@ def denied(verdict: Verdict, name: str, ctx: ToolContext) -> ToolResult:
     message = f"This call was not allowed: {reasons}"
     finding = next((finding for finding in verdict.findings if not finding.vouched), None)
     if finding is None or not any(danger.rule == UNTRUSTED_VALUE for danger in verdict.dangers):
-        return problem(message, "blocked", "denied", name, ctx)
+        return problem(message, "blocked", PLAN_MODE if verdict.rule == PLAN_MODE else "denied", name, ctx)
     source = finding.origin.call_id if finding.origin is not None else ""
     text = results.tool_error(
         message, error_type=UNTRUSTED_VALUE, pointer=finding.pointer, value=redact(finding.value), source_call=source

@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from toolcrib.bridge import NestedCallTimeout
+from toolcrib.core.approvals import Danger
 from toolcrib.core.context import CallMemo, ToolContext, current_context
 from toolcrib.core.ports import FileSnapshots, Gate, ProvenanceRecorder, Recorder, ResultStore
 from toolcrib.core.types import (
@@ -119,6 +120,10 @@ class CallState(msgspec.Struct):
     prepared: PreparedCall | None = None
     recorded: bool = False
     snapshots: FileSnapshots | None = None
+    edited: str = ""
+    """The command as the person changed it."""
+    approved: tuple[Danger, ...] = ()
+    """The dangers that the person saw when editing it."""
 
 
 @contextmanager
@@ -214,6 +219,7 @@ class Pipeline:
                 or not self.hooks.is_empty
                 or rules.entry is not self.registry.get_entry(name)
                 or (ctx.deadline or ctx.cancel or ctx.allowed_tools) is not None
+                or ctx.mode == "plan"
             ):
                 return drive(self.run(name, arguments, ctx, executor))
             entry, started = rules.entry, time.perf_counter()
@@ -289,9 +295,10 @@ class Pipeline:
                 return outcome.problem(message, "blocked", "tool_scope_block", entry.name, ctx)
             call.args = call.original = self._checked(call, arguments, call.prepared)
             verdict = ALLOW if self.hooks.is_empty else await self._ask_plugins(call)
-            if call.rules.is_gated or verdict is not ALLOW:
+            if call.rules.is_gated or verdict is not ALLOW or ctx.mode == "plan":
                 await self._admit(call, verdict, call.executor)
-            return await self._execute(call)
+            result = await self._execute(call)
+            return result if not call.edited else replace(result, edited=call.edited)
         except CallRefused as refused:
             return refused.result
         except GeneratorExit:
@@ -346,11 +353,23 @@ class Pipeline:
             memo.clear()
         effects = call.effects = effects_of(entry, call.args, ctx)
         may_act = call.rules.is_judged(effects)
-        if may_act:
+        # In plan mode, even a tool that says nothing about its effects has to be allowed.
+        if may_act or ctx.mode == "plan":
             verdict = verdict.joined(self.gate.judge(entry, call.args, effects, ctx))
+        if verdict.decision == "ask" and call.edited and _is_known(verdict, call.approved):
+            verdict = replace(verdict, decision="allow", rule="edited")
         if verdict.decision == "ask" or verdict.dangers:
-            asked = verdict
+            asked, began = verdict, time.perf_counter()
             verdict = await self._settle(call, verdict, executor)
+            # The time that a person takes to answer is not the tool's.
+            call.started += time.perf_counter() - began
+            if verdict.edited:
+                # The person wrote this command, so it is asked about only if it is dangerous in another way.
+                call.args = self._checked(call, {**call.args, "command": verdict.edited})
+                call.edited, call.approved = verdict.edited, verdict.dangers
+                again = ALLOW if self.hooks.is_empty else await self._ask_plugins(call)
+                await self._admit(call, again, executor)
+                return
             if may_act and asked.decision == "ask" and verdict.decision == "allow":
                 verdict = self._judged_again(call, asked, verdict)
         if verdict.decision != "allow":
@@ -473,6 +492,14 @@ class Pipeline:
                 timeout_seconds=self.limits.timeouts.get(entry.name),
             )
         return known
+
+
+def _is_known(verdict: Verdict, approved: Sequence[Danger]) -> bool:
+    """Whether a question is about nothing but dangers that were approved, in the same scopes."""
+    if verdict.rule and verdict.rule not in {danger.rule for danger in approved}:
+        return False
+    known = {(danger.rule, danger.scope) for danger in approved}
+    return all((danger.rule, danger.scope) in known for danger in verdict.dangers)
 
 
 def _handler_failed(error: BaseException, entry: ToolEntry, ctx: ToolContext, started: float) -> ToolResult:

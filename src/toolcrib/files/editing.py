@@ -383,6 +383,23 @@ async def write_file(args: JsonObject, ctx: ToolContext, views: FileViews) -> st
         return tool_error(error)
 
 
+async def preview_write(args: JsonObject, ctx: ToolContext, views: FileViews) -> str:
+    """The diff that a call would make, or why it is not shown; empty for a call that would fail."""
+    editor = Editor(ctx, views)
+
+    async def work(environment: Environment) -> JsonObject:
+        (effect,) = file_effects("write", [args["path"]], ctx)
+        old = await editor.look(effect, environment)
+        return await editor.diff(old, _new_version(args["content"], old)[0])
+
+    return preview_text(await editor.work(work))
+
+
+def preview_text(*shown: JsonObject) -> str:
+    """What a question shows of the changes: their diffs, or the notes in place of those."""
+    return "\n".join(str(one.get("diff") or one.get("note") or "").rstrip("\n") for one in shown if one)
+
+
 def approved_write(path: str, ctx: ToolContext) -> Effect:
     """The one write that was approved."""
     if ctx.effects is None or len(ctx.effects) != 1 or ctx.effects[0].kind != "write":

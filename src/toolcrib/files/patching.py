@@ -21,6 +21,7 @@ from toolcrib.files.editing import (
     describe,
     holds_secrets,
     joined_notes,
+    preview_text,
     put,
     syntax_problem,
 )
@@ -263,6 +264,24 @@ async def patch(args: JsonObject, ctx: ToolContext, views: FileViews) -> str:
         return tool_error(error, **error.details)
     except ToolcribError as error:
         return tool_error(error)
+
+
+async def preview_patch(args: JsonObject, ctx: ToolContext, views: FileViews) -> str:
+    """The diffs that a call would make, or why they are not shown; raises for a call that would fail."""
+    editor = Editor(ctx, views)
+
+    async def work(environment: Environment) -> list[JsonObject]:
+        if args["mode"] == "replace":
+            (effect,) = file_effects("write", [args["path"]], ctx)
+            old = await editor.look(effect, environment)
+            return [await editor.diff(old, _with_replacements(args, old)[0])]
+        changes = parse_patch(args["patch"])
+        found = [await editor.look(effect, environment) for effect in patch_effects(args, ctx)]
+        current = {one.path: one for one in reversed(found)}
+        plan = plan_edits(list(_with_paths(changes, [one.path for one in found])), current)
+        return [await editor.diff(edit.before, edit.after) for edit in plan.edits]
+
+    return preview_text(*await editor.work(work))
 
 
 # One text in one file

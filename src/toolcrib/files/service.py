@@ -47,6 +47,12 @@ class FileService:
     def write_effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
         return editing.write_effects(args, ctx)
 
+    async def preview_write(self, args: JsonObject, ctx: ToolContext) -> str:
+        return await editing.preview_write(args, ctx, self.views)
+
+    async def preview_patch(self, args: JsonObject, ctx: ToolContext) -> str:
+        return await patching.preview_patch(args, ctx, self.views)
+
     async def patch(self, args: JsonObject, ctx: ToolContext) -> str:
         return await patching.patch(args, ctx, self.views)
 

@@ -49,9 +49,15 @@ class ConfiguredModels:
         if entry is not None:
             return _with_entry(preset, entry) if preset is not None else _of_entry(name, entry)
         if preset is None:
-            advice = "`toolcrib model list` shows all of them"
-            raise UnknownProvider(name, [*self._entries, *PRESETS], advice=advice)
+            raise self.unknown(name)
         return preset
+
+    def unknown(self, name: str, model: str = "") -> UnknownProvider:
+        """The error for a provider that does not exist, or that a model name begins with."""
+        advice = "`toolcrib model list` shows all of them"
+        if model:
+            advice = f"the part of {model!r} before the slash names the provider; {advice}"
+        return UnknownProvider(name, [*self._entries, *PRESETS], advice=advice)
 
     def knows(self, name: str) -> bool:
         return name in self._entries or ALIASES.get(name.lower(), name.lower()) in PRESETS
@@ -139,6 +145,8 @@ def _by_model(providers: ConfiguredModels, text: str, why: str, address: str) ->
         return _choice(providers, chosen, text, f"{providers.key(chosen)[0]} is set", "")
     if not makers and providers.variables.get(OPENAI_ADDRESS_VARIABLE):
         return _choice(providers, PRESETS["openai"], text, f"{OPENAI_ADDRESS_VARIABLE} is set", "")
+    if rest and not makers:
+        raise providers.unknown(head, text)
     return _choice(providers, makers[0] if makers else PRESETS["embedded"], text, why, "")
 
 

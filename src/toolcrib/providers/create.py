@@ -22,6 +22,7 @@ from toolcrib.providers.choose import (
 from toolcrib.providers.embedded.catalog import find_model
 from toolcrib.providers.openai_request import OpenAIOptions
 from toolcrib.providers.presets import PRESETS, Preset, known_profile
+from toolcrib.providers.prices import prices_of
 from toolcrib.providers.retrying import (
     FallbackProvider,
     ImageRejectionFilter,
@@ -61,7 +62,7 @@ class PricedProvider:
 
     async def complete(self, request: ModelRequest, emit: Emit) -> ModelResponse:
         response = await self._inner.complete(request, emit)
-        prices = self._prices.get(f"{self.name}/{request.model}") or self._prices.get(request.model)
+        prices = prices_of(self.name, request.model, self._prices)
         if prices is None:
             return response
         return msgspec.structs.replace(response, usage=with_cost(response.usage, prices))
@@ -125,9 +126,7 @@ def _fallback(settings: Settings, text: str) -> OpenProvider:
 
 
 def _opened(settings: Settings, choice: ModelChoice, *, context_window: int = 0, api_key: str = "") -> Provider:
-    found = _bare(settings, choice, context_window, api_key)
-    if settings.model.prices:
-        found = PricedProvider(found, settings.model.prices)
+    found = PricedProvider(_bare(settings, choice, context_window, api_key), settings.model.prices)
     # Innermost, because some servers call a rejected image an error of their own, which would be retried.
     seeing = ImageRejectionFilter(found)
     return ToolRejectionFilter(RetryingProvider(seeing, max_retries=settings.model.max_retries))

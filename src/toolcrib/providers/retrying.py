@@ -94,6 +94,8 @@ class RetryingProvider:
             except ModelError as error:
                 seconds = self._wait_seconds(error, retries)
                 if seconds is None:
+                    if retries:
+                        error.args = (f"{error} (tried {retries + 1} times)",)
                     raise
                 problem = str(error)
             retries += 1

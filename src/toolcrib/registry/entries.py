@@ -17,6 +17,7 @@ from toolcrib.core.types import (
     EffectsDeclaration,
     Handler,
     JsonObject,
+    Preview,
     SchemaOverrides,
     Source,
     ToolEntry,
@@ -39,6 +40,7 @@ def make_entry(
     effects: EffectsDeclaration | None,
     source: Source,
     origin: OriginDeclaration = "",
+    preview: Preview | None = None,
 ) -> ToolEntry:
     """The entry for one registration; raises a RegistrationError that names the tool and what to change."""
     if not isinstance(name, str) or not name:
@@ -49,6 +51,7 @@ def make_entry(
         ("handler", handler),
         ("check_fn", check_fn),
         ("dynamic_schema_overrides", dynamic_schema_overrides),
+        ("preview", preview),
     ):
         if not callable(value) and (value is not None or label == "handler"):
             raise RegistrationError(f"{label} of tool {name!r} is not callable: {value!r}; pass a function")
@@ -71,6 +74,7 @@ def make_entry(
         takes_context=takes_context,
         keywords=keywords,
         origin=_origin(name, origin) or _implied_origin(effects),
+        preview=preview,
     )
 
 

@@ -29,6 +29,7 @@ from toolcrib.core.types import (
     EffectsDeclaration,
     Handler,
     JsonObject,
+    Preview,
     SchemaOverrides,
     Source,
     ToolEntry,
@@ -217,6 +218,7 @@ class ToolRegistry:
         override: bool = False,
         effects: EffectsDeclaration | None = None,
         origin: OriginDeclaration = "",
+        preview: Preview | None = None,
     ) -> None:
         """Declare a tool. A name that another toolset owns is rejected unless `override` is true."""
         loading = current_loading()
@@ -237,6 +239,7 @@ class ToolRegistry:
                 effects=effects,
                 source=collisions.source_of_registration(handler, loading),
                 origin=origin,
+                preview=preview,
             )
         except RegistrationError as error:
             if loading is None:

@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -31,6 +32,7 @@ from toolcrib.environments.foreground import CommandLimits, ForegroundCommand, F
 from toolcrib.environments.git_guard import GitGuards
 from toolcrib.environments.pool import EnvironmentPool
 from toolcrib.environments.specs import ON_THIS_MACHINE, is_self_contained
+from toolcrib.processes.output import readable
 from toolcrib.processes.process import AdoptedCommand
 from toolcrib.processes.recovery import RecoveryReport, recover
 from toolcrib.processes.registry import ProcessRegistry
@@ -70,6 +72,9 @@ class EnvironmentLost(EnvironmentFailed):
     """The environment was lost before the command began."""
 
 
+REPORT_SECONDS = 0.2
+"""How often a watcher hears of output; a command that ends sooner reports nothing."""
+REPORTED_BYTES = 4096
 RECOVERY_SECONDS = 5.0
 """How long closing waits until the leftovers of earlier runs are dealt with; the rest is for the next start."""
 GUARD_SECONDS = 1.0
@@ -102,7 +107,10 @@ class TerminalService:
     async def _interruptible(self, call: TerminalCall, ctx: ToolContext) -> JsonObject:
         made = self._on_loop()
         interrupt = CallInterrupt()
-        future = self.loop.start(made.run(call, interrupt))
+        watch = None
+        if ctx.on_output is not None:
+            watch = OutputReporter(partial(ctx.on_output, ctx.call_id), self.options.mask)
+        future = self.loop.start(made.run(call, interrupt, watch))
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
@@ -244,15 +252,21 @@ class _LoopState:
         self._guarding: set[asyncio.Task[None]] = set()
         self._recovery = asyncio.ensure_future(self._recover())
 
-    async def run(self, call: TerminalCall, interrupt: CallInterrupt) -> JsonObject:
+    async def run(
+        self, call: TerminalCall, interrupt: CallInterrupt, watch: OutputReporter | None = None
+    ) -> JsonObject:
+        sink = _Sink(watch)
         try:
             try:
-                return await self._run_once(call, interrupt)
+                return await self._run_once(call, interrupt, sink)
             except EnvironmentLost:
                 # Nothing has run yet, so it runs in a new environment.
-                return await self._run_once(call, interrupt)
+                return await self._run_once(call, interrupt, sink)
         except ToolcribError as error:
             return results.failed(str(error))
+        finally:
+            if watch is not None:
+                watch.close()
 
     async def work_in(self, spec: EnvironmentSpec, work: Callable[[Environment], Awaitable[T]]) -> T:
         async with self.pool.acquire(spec) as environment:
@@ -262,17 +276,19 @@ class _LoopState:
                 await self._lose(environment, spec)
                 raise
 
-    async def _run_once(self, call: TerminalCall, interrupt: CallInterrupt) -> JsonObject:
+    async def _run_once(self, call: TerminalCall, interrupt: CallInterrupt, sink: _Sink) -> JsonObject:
         spec = call.target.spec
         was_lost = spec in self._lost
         async with self.pool.acquire(spec) as environment:
             self._lost.discard(spec)
-            answer = await self._run_guarded(environment, call, interrupt)
+            answer = await self._run_guarded(environment, call, interrupt, sink)
         if was_lost:
             answer["note"] = f"{answer.get('note', '')} {NEW_ENVIRONMENT}".strip()
         return answer
 
-    async def _run_guarded(self, environment: Environment, call: TerminalCall, interrupt: CallInterrupt) -> JsonObject:
+    async def _run_guarded(
+        self, environment: Environment, call: TerminalCall, interrupt: CallInterrupt, sink: _Sink
+    ) -> JsonObject:
         """Run a call; from a sandbox, nothing gets into the workspace that git would run outside."""
         folders = self._sandboxed_folders(call.target.spec)
         for folder in folders:
@@ -280,9 +296,9 @@ class _LoopState:
         answer: JsonObject = {}
         try:
             if asks_for_password(call):
-                answer = await self._run_with_sudo(environment, call, interrupt)
+                answer = await self._run_with_sudo(environment, call, interrupt, sink)
             else:
-                answer = explain_sudo_failure(await self._run_in(environment, environment, call, interrupt))
+                answer = explain_sudo_failure(await self._run_in(environment, environment, call, interrupt, sink))
         finally:
             process = answer.get("session_id") if folders else None
             if process:
@@ -313,17 +329,17 @@ class _LoopState:
         return tuple(dict.fromkeys(Path(folder).expanduser().resolve() for folder in (spec.cwd, *more) if folder))
 
     async def _run_with_sudo(
-        self, environment: Environment, call: TerminalCall, interrupt: CallInterrupt
+        self, environment: Environment, call: TerminalCall, interrupt: CallInterrupt, sink: _Sink
     ) -> JsonObject:
         prepared = await self._sudo.prepare(environment, call, interrupt.stops(StopEvent()))
         if prepared.answer is not None:
             return prepared.answer
         return explain_sudo_failure(
-            await self._run_in(environment, prepared.environment, call, interrupt), prepared.hint
+            await self._run_in(environment, prepared.environment, call, interrupt, sink), prepared.hint
         )
 
     async def _run_in(
-        self, environment: Environment, runner: Environment, call: TerminalCall, interrupt: CallInterrupt
+        self, environment: Environment, runner: Environment, call: TerminalCall, interrupt: CallInterrupt, sink: _Sink
     ) -> JsonObject:
         """Run a call through `runner`: the environment itself, or a wrapper around it."""
         request = CommandRequest(
@@ -341,7 +357,6 @@ class _LoopState:
                 watch_patterns=call.watch_patterns,
             )
             return results.started(call, record)
-        sink = _Sink()
         try:
             result = await interrupt.stops(ForegroundCommand(self._limits(call), sink)).result(runner, request)
         except EnvironmentFailed as error:
@@ -480,14 +495,46 @@ class _LoopState:
 
 
 class _Sink:
-    """Hands output on to whoever listens now: nobody, until the command goes on in the background."""
+    """Hands output on to whoever listens now: a watcher of the call, then the registry of background commands."""
 
-    def __init__(self) -> None:
-        self.target: Callable[[bytes], None] | None = None
+    def __init__(self, target: Callable[[bytes], None] | None) -> None:
+        self.target = target
 
     def __call__(self, data: bytes) -> None:
         if self.target is not None:
             self.target(data)
+
+
+class OutputReporter:
+    """Reports the latest lines of a running command a few times a second, however fast it prints."""
+
+    def __init__(self, report: Callable[[str, int], None], mask: Callable[[str], str]) -> None:
+        self._report = report
+        self._mask = mask
+        self._latest = b""
+        self._lines = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    def __call__(self, data: bytes) -> None:
+        self._lines += data.count(b"\n")
+        self._latest = (self._latest + data[-REPORTED_BYTES:])[-REPORTED_BYTES:]
+        if self._timer is None and not self._is_closed:
+            self._timer = asyncio.get_running_loop().call_later(REPORT_SECONDS, self._tell)
+
+    def _tell(self) -> None:
+        self._timer = None
+        text = readable(self._latest.decode(errors="replace"))
+        if len(self._latest) == REPORTED_BYTES:
+            # The first line may have lost its beginning.
+            text = text.partition("\n")[2] or text
+        self._report(self._mask(text.rstrip("\n")), self._lines + (not self._latest.endswith(b"\n")))
+
+    def close(self) -> None:
+        """The command has ended, and its result says the rest."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 def _text(answer: JsonObject) -> str:

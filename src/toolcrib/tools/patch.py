@@ -13,6 +13,11 @@ async def patch(args: JsonObject, *, ctx: ToolContext, **_: Any) -> Any:
     return await ctx.services.files.patch(args, ctx)
 
 
+async def preview(args: JsonObject, ctx: ToolContext) -> str:
+    """The change as a diff."""
+    return await ctx.services.files.preview_patch(args, ctx)
+
+
 def effects(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
     """A write or delete for each path that the patch names; none for a patch that cannot be read."""
     return ctx.services.files.patch_effects(args, ctx)
@@ -54,4 +59,5 @@ registry.register(
     emoji="🔧",
     max_result_size_chars=100_000,
     effects=effects,
+    preview=preview,
 )

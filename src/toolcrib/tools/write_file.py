@@ -13,6 +13,11 @@ async def write_file(args: JsonObject, *, ctx: ToolContext, **_: Any) -> Any:
     return await ctx.services.files.write(args, ctx)
 
 
+async def preview(args: JsonObject, ctx: ToolContext) -> str:
+    """The change as a diff."""
+    return await ctx.services.files.preview_write(args, ctx)
+
+
 def effects(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
     """A write to the file's real path."""
     return ctx.services.files.write_effects(args, ctx)
@@ -48,4 +53,5 @@ registry.register(
     emoji="📝",
     max_result_size_chars=100_000,
     effects=effects,
+    preview=preview,
 )

@@ -41,17 +41,21 @@ def test_question_shows_command_dangers_scope_and_what_is_written(tmp_path: Path
     assert "2. remote code (this host): runs what a server sends" in shown
     flat = " ".join(shown.split())
     assert (
-        '[s] allow "recursive delete" (inside the workspace); "remote code" (this host) for the rest of the session'
-        in flat
+        '[s] Yes, and allow "recursive delete" (inside the workspace); "remote code" (this host) for the rest of the '
+        "session" in flat
     )
     assert (
-        '[a] always allow; adds to command_allowlist in config.yaml: "recursive delete" (inside the workspace);' in flat
+        '[a] Yes, always; adds to command_allowlist in config.yaml: "recursive delete" (inside the workspace);' in flat
     )
 
 
 @pytest.mark.parametrize(
     ("keys", "choice"),
     [
+        ("y", "once"),
+        ("yes\n", "once"),
+        ("n", "deny"),
+        ("no\n", "deny"),
         ("o", "once"),
         ("s", "session"),
         ("a", "always"),
@@ -107,16 +111,49 @@ def test_keys_typed_before_the_question_are_no_answer(tmp_path: Path, keys: str)
 
 
 @pytest.mark.parametrize(
-    "keys", ["\n", "\r", " ", "x", "y", "yes\n", "once upon", "\x1bOS", "\x1b[A", "\x1bo", "\x1b[200~so\x1b[201~", "日"]
+    "keys", ["\n", "\r", " ", "x", "yesterday", "once upon", "\x1bOS", "\x1b[C", "\x1bo", "\x1b[200~so\x1b[201~", "日"]
 )
 def test_other_keys_decide_nothing_and_the_keys_are_said_again(tmp_path: Path, keys: str) -> None:
-    """Enter alone, wrong keys, arrow and function keys and pasted text never allow anything."""
+    """Enter alone, wrong keys, function keys and pasted text never allow anything."""
     with Terminal(tmp_path, {"command": "rm -rf build"}) as terminal:
         terminal.expect(PROMPT)
         terminal.type(keys)
-        terminal.expect("o once  s session  k kind  a always  d deny")
+        terminal.expect("[y] Yes, run it once")
         terminal.expect(PROMPT)
         terminal.type("d")
+        assert terminal.answer()["choice"] == "deny"
+
+
+UP, DOWN = "\x1b[A", "\x1b[B"
+
+
+@pytest.mark.parametrize(
+    ("keys", "choice"),
+    [
+        (DOWN + "\r", "once"),
+        ("\x1bOB\x1bOB\r", "session"),
+        (UP + UP + "\r", "deny"),
+        (DOWN + DOWN + UP + "\r", "once"),
+        (DOWN + "n", "deny"),
+    ],
+)
+def test_arrow_keys_choose_and_enter_answers(tmp_path: Path, keys: str, choice: str) -> None:
+    """The choice goes around at both ends; a letter still answers at once."""
+    with Terminal(tmp_path, {"command": "rm -rf build"}) as terminal:
+        terminal.expect(PROMPT)
+        terminal.type(keys)
+        assert terminal.answer()["choice"] == choice
+
+
+def test_the_chosen_answer_is_marked_in_place(tmp_path: Path) -> None:
+    """Each arrow key redraws the answers where they stand."""
+    with Terminal(tmp_path, {"command": "rm -rf build"}) as terminal:
+        terminal.expect(PROMPT)
+        terminal.type(DOWN)
+        assert "\n  [s] Yes" in terminal.expect("> [y] Yes, run it once") + terminal.expect(PROMPT)
+        terminal.type(DOWN)
+        assert "\n  [n] No" in terminal.expect("> [s] Yes, and allow") + terminal.expect(PROMPT)
+        terminal.type("n")
         assert terminal.answer()["choice"] == "deny"
 
 
@@ -137,7 +174,8 @@ def test_kind_is_granted_beyond_the_scope_only_by_its_own_key(tmp_path: Path) ->
         folder = tmp_path / key
         folder.mkdir()
         with Terminal(folder, {"command": "rm -rf build"}) as terminal:
-            assert '[k] allow "recursive delete" anywhere for the rest of the session\n' in terminal.expect(PROMPT)
+            offered = '[k] Yes, and allow "recursive delete" anywhere for the rest of the session\n'
+            assert offered in terminal.expect(PROMPT)
             terminal.type(key)
             answer = terminal.answer()
         assert (answer["choice"], answer["every_scope"]) == ("session", wide)
@@ -152,7 +190,7 @@ def test_help_explains_every_key(tmp_path: Path) -> None:
         terminal.type("d")
         terminal.result()
 
-    for key in "oskadre?":
+    for key in "yskanre?":
         assert f"\n{key}  " in shown
     assert "don't ask again in this session" in shown
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ from toolcrib.approval.approvers.escape import visible, width
 from toolcrib.approval.approvers.question import (
     MAX_ENTRIES,
     Style,
-    choices,
+    answer_choices,
+    choice_rows,
     command_rows,
     help_text,
     preview,
@@ -95,13 +97,28 @@ def test_first_look_always_holds_the_dangerous_words(command: str, start: int, l
     assert len(rows) < 1000
 
 
+def shown_choices(request: ApprovalRequest, written: Sequence[str], columns: int) -> str:
+    return "".join(f"{row}\n" for row in choice_rows(answer_choices(request, written), 0, columns, PLAIN))
+
+
+@given(WILD_TEXT, st.integers(24, 200))
+def test_no_text_of_a_diff_reaches_the_terminal_raw(text: str, columns: int) -> None:
+    """What a file contains is as untrusted as a command."""
+    request = ApprovalRequest(id="r", tool="patch", command="patch()", dangers=(), diff=f"@@ -1 +1 @@\n+{text}")
+
+    shown = question(request, (), columns, PLAIN)
+
+    assert all(line.isprintable() for line in shown.split("\n"))
+    assert all(width(line) <= columns for line in shown.split("\n"))
+
+
 @given(WILD_TEXT, st.integers(24, 200))
 def test_no_text_of_a_request_reaches_the_terminal_raw(text: str, columns: int) -> None:
     """Tool names, folders, reasons, scopes and paths are as untrusted as the command."""
     danger = Danger(rule=text, description=text, reason=text, scope=text, paths=(text,))
     request = ApprovalRequest(id="r", tool=text, command=text, dangers=(danger,), cwd=text, backend=text)
 
-    shown = question(request, [text], columns, PLAIN) + choices(request, [text], columns, PLAIN)
+    shown = question(request, [text], columns, PLAIN) + shown_choices(request, [text], columns)
     shown += help_text(request, [text], columns, PLAIN)
 
     assert all(line.isprintable() for line in shown.split("\n"))
@@ -113,7 +130,7 @@ def test_many_dangers_and_long_reasons_stay_readable() -> None:
     dangers = tuple(Danger(rule=f"r{n}", description=f"d{n}", reason="x" * 10_000, scope="y" * 900) for n in range(500))
     request = ApprovalRequest(id="r", tool="terminal", command="rm -rf x", dangers=dangers)
 
-    shown = question(request, (), 80, PLAIN) + choices(request, (), 80, PLAIN)
+    shown = question(request, (), 80, PLAIN) + shown_choices(request, (), 80)
 
     assert "and 488 more dangers; press e" in shown
     assert shown.count("\n") < 150

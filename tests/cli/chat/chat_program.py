@@ -26,8 +26,8 @@ PATIENCE_SECONDS = 30.0
 SCROLLED_LINES = 2000
 
 PASTE_BEGIN, PASTE_END = "\x1b[200~", "\x1b[201~"
-ENTER, CTRL_C, CTRL_D, CTRL_R, CTRL_Z, TAB, UP = "\r", "\x03", "\x04", "\x12", "\x1a", "\t", "\x1b[A"
-DOWN = "\x1b[B"
+ENTER, CTRL_C, CTRL_D, CTRL_O, CTRL_R, CTRL_Z, TAB = "\r", "\x03", "\x04", "\x0f", "\x12", "\x1a", "\t"
+UP, DOWN, SHIFT_TAB = "\x1b[A", "\x1b[B", "\x1b[Z"
 ALT_ENTER = "\x1b\r"
 
 # `slow` waits until somebody makes the file; so the test decides when it ends.
@@ -185,12 +185,12 @@ class ChatProgram:
 
     def wait_for_question(self) -> str:
         """Wait until the approval prompt takes keys; what is typed before is thrown away."""
-        return self.wait_until(lambda shown: "[d] deny" in shown and shown.rstrip().endswith("\n>"), "the question")
+        return self.wait_until(lambda shown: "[n] No" in shown and shown.rstrip().endswith("\n>"), "the question")
 
     @property
     def is_idle(self) -> bool:
         lines = [line for line in self.visible.splitlines() if line.strip()]
-        return len(lines) >= 2 and "of context" in lines[-1] and lines[-2].startswith(("❯", ">"))
+        return len(lines) >= 2 and " tokens (" in lines[-1] and lines[-2].startswith(("❯", ">"))
 
     # What is done
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolcrib.cli.chat.renderer import BlockStream, ChatMarkdown, TerminalRenderer
+from toolcrib.cli.chat.markdown import ChatMarkdown
+from toolcrib.cli.chat.renderer import BlockStream, TerminalRenderer
 
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
 PIECES = st.lists(

@@ -201,7 +201,7 @@ def test_after_a_resume_undo_offers_what_the_summary_named(home: Path, tmp_path:
         chat.enter("/undo")
         chat.wait_for("Undone: 'thanks'", "Earlier in this session", "new.txt (created)", "answer ❯")
         chat.type(DOWN)
-        chat.wait_for("❯ Restore the files")
+        chat.wait_for("❯ 1. Restore the files")
         chat.type("\r")
         chat.wait_for("1 file was restored")
 

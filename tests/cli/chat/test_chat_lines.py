@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from toolcrib.agent.events import CallFinished, CallStarted, SubagentProgressed
+from toolcrib.cli.chat.calls import coloured_diff, diff_of, finished_lines, shown_output
 from toolcrib.cli.chat.images import named_images, save_images, with_images
-from toolcrib.cli.chat.screen import coloured_diff, diff_of, finished_lines, shown_output
 from toolcrib.cli.chat.slash import SlashCommand, UnknownCommand, find_command, split_command
 from toolcrib.cli.chat.status import Activity
 from toolcrib.cli.chat.symbols import ASCII, UNICODE, fitted, short_cost, short_count, short_duration, symbols_for

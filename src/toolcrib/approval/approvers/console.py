@@ -9,7 +9,7 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from threading import Lock
@@ -17,15 +17,16 @@ from types import ModuleType
 from typing import Any, Protocol, TextIO
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from toolcrib.approval.approvers.escape import visible, width
 from toolcrib.approval.approvers.question import (
     Style,
-    choices,
+    answer_choices,
+    choice_rows,
     describe_grant,
     has_scope,
     help_text,
-    key_line,
     question,
 )
 from toolcrib.approval.approvers.question import preview as count_touched
@@ -83,14 +84,19 @@ class Keys:
             self._arrived.put_nowait(text)
 
 
-class EscapeFilter:
-    """Replaces each terminal sequence (arrow and function keys, Alt, paste marks) with one ESC, even across chunks.
+ARROW_UP, ARROW_DOWN = "\ue001", "\ue002"
+"""Stand for the arrow keys in what was typed; from the private part of Unicode, so no key has them."""
 
-    The last letter of a sequence must not count as an answer: F4 ends in "S".
+
+class EscapeFilter:
+    """Replaces each terminal sequence (function keys, Alt, paste marks) with one ESC, and the arrows up and down.
+
+    The last letter of a sequence must not count as an answer: F4 ends in "S". Works across chunks.
     """
 
     def __init__(self) -> None:
         self._inside = ""
+        self._has_parameters = False
 
     def feed(self, text: str) -> str:
         kept: list[str] = []
@@ -100,12 +106,13 @@ class EscapeFilter:
             elif not self._inside:
                 kept.append(character)
             elif self._inside == "\x1b" and character in "[O":
-                self._inside = character
+                self._inside, self._has_parameters = character, False
             elif self._inside == "[" and not "@" <= character <= "~":
-                continue
+                self._has_parameters = True
             else:
+                arrow = self._inside in ("[", "O") and not self._has_parameters
                 self._inside = ""
-                kept.append("\x1b")
+                kept.append({"A": ARROW_UP, "B": ARROW_DOWN}.get(character, "\x1b") if arrow else "\x1b")
         return "".join(kept)
 
 
@@ -270,10 +277,14 @@ class QuestionQueue:
 
 LAST_SECONDS = 10
 PREVIEW_SECONDS = 0.5
+EDIT_SECONDS = 600.0
 MAX_REASON_CHARS = 500
 CTRL_C, CTRL_D, CTRL_U, ESCAPE = "\x03", "\x04", "\x15", "\x1b"
 ENTERS = ("\n", "\r")
-ANSWERS: dict[str, Choice] = {"o": "once", "s": "session", "a": "always", "d": "deny"}
+ANSWERS: dict[str, Choice] = {
+    "y": "once", "yes": "once", "o": "once", "s": "session", "a": "always", "n": "deny", "no": "deny", "d": "deny",
+}  # fmt: skip
+"""`o` and `d` are the older keys for once and deny."""
 OUTCOMES: dict[Choice, str] = {
     "once": "allowed once",
     "session": "allowed for this session",
@@ -284,6 +295,8 @@ OUTCOMES: dict[Choice, str] = {
 }
 
 Preview = Callable[[ApprovalRequest], Sequence[str]]
+EditCommand = Callable[[str], Awaitable[str | None]]
+"""Lets the person change a command; None if they gave up."""
 
 
 class Display(Protocol):
@@ -305,17 +318,24 @@ class ConsoleApprover:
         timeout_seconds: float,
         preview: Preview = count_touched,
         clock: Callable[[], float] = time.monotonic,
-        colour: bool = False,
+        colour: bool | Callable[[], bool] = False,
         display: Display | None = None,
         written: Preview | None = None,
+        edit: EditCommand | None = None,
+        compact: bool = False,
     ) -> None:
-        """`written` returns what "always" would add to the config; the person sees it before answering."""
+        """`written` returns what "always" would add to the config; the person sees it before answering.
+
+        `compact` erases the answers from the screen once one is given.
+        """
+        self._compact = compact
+        self._edit = edit
         self._stream_in = stream_in
         self._stream_out = stream_out
         self._timeout_seconds = timeout_seconds
         self._preview = preview
         self._clock = clock
-        self._style = Style(colour=colour)
+        self._colour = colour
         self._display = display
         self._written = written or _grants
         self._turns = QuestionQueue()
@@ -324,13 +344,27 @@ class ConsoleApprover:
         stream_in, stream_out = self._stream_in, self._stream_out
         if stream_in is None or stream_out is None or not (_is_terminal(stream_in) and _is_terminal(stream_out)):
             return _unanswerable(request, "there is no terminal to ask on")
+        if self._edit is None and request.can_be_edited:
+            # Nothing here can change a command, so that is no choice.
+            request = replace(request, arguments={})
         touched = await _run_with_timeout(PREVIEW_SECONDS, lambda: self._preview(request))
         async with self._turns.turn():
             with self._display.paused() if self._display else nullcontext():
                 try:
-                    with open_keys(stream_in.fileno()) as keys:
-                        dialogue = _Dialogue(request, touched, self._written(request), keys, stream_out, self._style)
-                        return await dialogue.run(self._clock, self._timeout_seconds)
+                    while True:
+                        with open_keys(stream_in.fileno()) as keys:
+                            colour = self._colour() if callable(self._colour) else self._colour
+                            style = Style(colour=colour, compact=self._compact)
+                            shown = _Dialogue(request, touched, self._written(request), keys, stream_out, style)
+                            answer = await shown.run(self._clock, self._timeout_seconds)
+                        if answer is not None or self._edit is None:
+                            return answer or _unanswerable(request, "the command cannot be changed here")
+                        async with asyncio.timeout(EDIT_SECONDS):
+                            command = ((await self._edit(request.command)) or "").strip()
+                        if command:
+                            return ApprovalAnswer(choice="once", command=command, decided_by="user")
+                except TimeoutError:
+                    return ApprovalAnswer(choice="timeout", reason="no one answered in time", decided_by="timeout")
                 except (NoTerminal, OSError) as error:
                     return _unanswerable(request, f"the terminal cannot be used ({error})")
 
@@ -379,11 +413,19 @@ class _Dialogue:
         self._style = style
         self._reason: str | None = None
         """The reason typed so far; None until the person chooses to give one."""
+        self._choices = answer_choices(request, written)
+        self._selected: int | None = None
+        """The answer that the arrow keys chose; none at first, so that a stray Enter answers nothing."""
+        self._rows_above = 0
+        """How many rows above the cursor the choices begin; 0 if they must be shown again."""
+        self._wants_edit = False
 
-    async def run(self, clock: Callable[[], float], timeout_seconds: float) -> ApprovalAnswer:
+    async def run(self, clock: Callable[[], float], timeout_seconds: float) -> ApprovalAnswer | None:
+        """The answer; None if the person wants to change the command."""
         self._show_question(whole=False)
         if timeout_seconds <= LAST_SECONDS:
             self._write(f"({timeout_seconds:g} s to answer)\n")
+            self._rows_above += 1
         # Keys count only once the prompt is shown; anything typed earlier was not meant for this question.
         self._keys.discard()
         self._write("> ")
@@ -401,8 +443,13 @@ class _Dialogue:
                     self._write(
                         f"\n({LAST_SECONDS} s left; the call won't run without an answer)\n> {self._reason or ''}"
                     )
+                    self._rows_above = 0
                     continue
                 answer = self._answer(typed)
+                if self._wants_edit:
+                    self._erase_choices()
+                    self._write("edit it, then Enter; Ctrl-C goes back\n")
+                    return None
                 if answer is not None:
                     return self._done(answer)
         except asyncio.CancelledError:
@@ -417,11 +464,19 @@ class _Dialogue:
             return ApprovalAnswer(choice="cancelled", reason="cancelled at the prompt", decided_by="user")
         if self._reason is not None:
             return self._type_reason(typed)
+        typed = self._follow_arrows(typed)
+        if not typed:
+            return None
         key = typed.rstrip("\r\n").lower()
+        if not key and self._selected is not None:
+            key = typed = self._choices[self._selected].key
         if key[:1] == "r":
             self._reason = ""
             self._write("reason, then Enter: ")
             return self._type_reason(typed[1:])
+        if key == "c" and self._request.can_be_edited:
+            self._wants_edit = True
+            return None
         if key == CTRL_D:
             return ApprovalAnswer(choice="deny", reason="end of input at the prompt", decided_by="user")
         if key in ANSWERS and (key != "a" or self._request.may_be_permanent):
@@ -431,9 +486,34 @@ class _Dialogue:
         self._explain(key)
         return None
 
+    def _follow_arrows(self, typed: str) -> str:
+        """Move the choice for each arrow key at the beginning of what was typed; returns the rest."""
+        rest = typed.lstrip(ARROW_UP + ARROW_DOWN)
+        count = len(self._choices)
+        for key in typed[: len(typed) - len(rest)]:
+            if self._selected is None:
+                self._selected = 0 if key == ARROW_DOWN else count - 1
+            else:
+                self._selected = (self._selected + (1 if key == ARROW_DOWN else -1)) % count
+        if len(rest) < len(typed):
+            self._write(f"\r\x1b[{self._rows_above}A\x1b[J" if self._rows_above else "\n")
+            self._show_choices()
+            self._write("> ")
+        return rest
+
+    def _erase_choices(self) -> None:
+        if self._style.compact and self._rows_above:
+            self._write(f"\r\x1b[{self._rows_above}A\x1b[J> ")
+
+    def _show_choices(self) -> None:
+        rows = choice_rows(self._choices, self._selected, self._columns(), self._style)
+        self._write("".join(f"{row}\n" for row in rows))
+        self._rows_above = len(rows)
+
     def _explain(self, key: str) -> None:
         """Respond to a key that isn't an answer."""
         self._write("\n")
+        self._rows_above = 0
         if key == "e":
             self._show_question(whole=True)
         elif key == "?":
@@ -441,11 +521,10 @@ class _Dialogue:
         else:
             # Several keys at once are a paste or a word; using the first letter would be a guess.
             if key == "a":
-                self._write('"always" is not offered for this call. ')
+                self._write('"always" is not offered for this call.\n')
             elif key:
-                self._write("Press one of these keys. ")
-            self._write("\n" if key else "")
-            self._write(key_line(self._request, self._columns(), self._style))
+                self._write("Press one of these keys.\n")
+            self._show_choices()
         self._write("> ")
 
     def _type_reason(self, typed: str) -> ApprovalAnswer | None:
@@ -474,13 +553,15 @@ class _Dialogue:
         return self._done(ApprovalAnswer(choice="timeout", reason="no one answered in time", decided_by="timeout"))
 
     def _done(self, answer: ApprovalAnswer) -> ApprovalAnswer:
+        if self._reason is None:
+            self._erase_choices()
         self._write(f"{OUTCOMES[answer.choice]}\n" if self._reason is None else f"\n{OUTCOMES[answer.choice]}\n")
         return answer
 
     def _show_question(self, *, whole: bool) -> None:
         columns = self._columns()
         self._write(question(self._request, self._touched, columns, self._style, whole=whole))
-        self._write(choices(self._request, self._written, columns, self._style))
+        self._show_choices()
 
     def _columns(self) -> int:
         try:

@@ -31,6 +31,8 @@ class Style(msgspec.Struct, frozen=True, kw_only=True):
     """How the question highlights text: with colour, or with characters alone."""
 
     colour: bool = False
+    compact: bool = False
+    """Erase the answers from the screen once one is given."""
 
     def danger(self, text: str) -> str:
         return f"\x1b[1;31m{text}\x1b[0m" if self.colour else text
@@ -40,6 +42,13 @@ class Style(msgspec.Struct, frozen=True, kw_only=True):
 
     def bold(self, text: str) -> str:
         return f"\x1b[1m{text}\x1b[0m" if self.colour else text
+
+    def selected(self, text: str) -> str:
+        return f"\x1b[1;36m{text}\x1b[0m" if self.colour else text
+
+    def diff(self, text: str, sign: str) -> str:
+        code = {"+": "32", "-": "31", "@": "36"}.get(sign)
+        return f"\x1b[{code}m{text}\x1b[0m" if self.colour and code else text
 
 
 def marked_spans(dangers: Iterable[Danger], length: int) -> list[Span]:
@@ -165,6 +174,7 @@ def _before_lines(command: str, most: int, lines: int) -> int:
 MAX_SENTENCE_CHARS = 300
 MAX_DANGERS = 12
 MAX_GRANTS = 6
+DIFF_LINES = 40
 
 
 def wants_colour(environment: Mapping[str, str]) -> bool:
@@ -179,10 +189,14 @@ def question(
     where = [f"in {_sentence(request.cwd)}"] if request.cwd else []
     if request.backend != "local":
         where.append(f"on {_sentence(request.backend)}")
-    head = " ".join([f"{_sentence(request.title or request.tool)} asks to run", *where])
+    verb = "asks to make this change" if request.diff else "asks to run"
+    head = " ".join([f"{_sentence(request.title or request.tool)} {verb}", *where])
     rows = ["", *_folded(f"{head}:", columns, style, bold=True)]
-    rows += command_rows(request.command, request.dangers, columns, style, whole=whole)
-    if _has_escapes(request.command.replace("\n", "")):
+    if request.diff:
+        rows += diff_rows(request.diff, columns, style, whole=whole)
+    else:
+        rows += command_rows(request.command, request.dangers, columns, style, whole=whole)
+    if _has_escapes((request.diff or request.command).replace("\n", "").replace("\t", "")):
         rows += _folded(r"Hidden and control characters appear as \x1b, \u200b and so on.", columns, style)
     shown = request.dangers if whole else request.dangers[:MAX_DANGERS]
     for number, danger in enumerate(shown, 1):
@@ -194,37 +208,86 @@ def question(
     return "\n".join(rows) + "\n"
 
 
-def choices(request: ApprovalRequest, written: Sequence[str], columns: int, style: Style) -> str:
-    """What each answer means for this call; `written` is what "always" would add to the config."""
-    lines = ["[o] allow once", f"[s] allow {describe_scopes(request)} for the rest of the session"]
+def diff_rows(diff: str, columns: int, style: Style, *, whole: bool) -> list[str]:
+    """The rows that show a change, in the colours of a diff."""
+    lines = diff.rstrip("\n").split("\n")
+    shown = lines if whole or len(lines) <= DIFF_LINES else lines[:DIFF_LINES]
+    room = max(8, columns - 5)
+    rows: list[str] = []
+    for line in shown:
+        text = visible(line.replace("\t", "    "))
+        is_header = line.startswith(("+++ ", "--- "))
+        rows += [style.diff(f"  | {part}", "" if is_header else line[:1]) for part in _cut_by_width(text, room)]
+    if len(lines) > len(shown):
+        rows.append(f"  ... {len(lines) - len(shown):,} more lines, press e to show them ...")
+    return rows
+
+
+def _cut_by_width(text: str, room: int) -> list[str]:
+    parts, used = [""], 0
+    for character in text:
+        wide = width(character)
+        if used + wide > room:
+            parts.append("")
+            used = 0
+        parts[-1] += character
+        used += wide
+    return parts
+
+
+class AnswerChoice(msgspec.Struct, frozen=True):
+    """One answer that the person can choose, by its key or with the arrow keys."""
+
+    key: str
+    text: str
+
+
+def answer_choices(request: ApprovalRequest, written: Sequence[str]) -> list[AnswerChoice]:
+    """The answers that this call allows, in plain words; `written` is what "always" would add to the config."""
+    found = [
+        AnswerChoice("y", "Yes, make this change" if request.diff else "Yes, run it once"),
+        AnswerChoice("s", f"Yes, and allow {describe_scopes(request)} for the rest of the session"),
+    ]
     if has_scope(request):
-        lines.append(f"[k] allow {_quoted(kinds(request))} anywhere for the rest of the session")
+        found.append(
+            AnswerChoice("k", f"Yes, and allow {_quoted(kinds(request))} anywhere for the rest of the session")
+        )
     if request.may_be_permanent:
-        lines.append(f"[a] always allow; adds to command_allowlist in config.yaml: {_some(written)}")
-    lines.append("[d] deny  [r] deny with a reason  [e] show everything  [?] help")
-    return "".join(row + "\n" for line in lines for row in _folded(line, columns, style, indent="    "))
+        always = f"Yes, always; adds to command_allowlist in config.yaml: {_some(written)}"
+        found.append(AnswerChoice("a", always))
+    if request.can_be_edited:
+        found.append(AnswerChoice("c", "Edit the command, then run it"))
+    return [*found, AnswerChoice("n", "No"), AnswerChoice("r", "No, and say why")]
 
 
-def key_line(request: ApprovalRequest, columns: int, style: Style) -> str:
-    """Only the keys, in as many rows as a narrow terminal needs."""
-    always = "a always  " if request.may_be_permanent else ""
-    kind = "k kind  " if has_scope(request) else ""
-    keys = f"o once  s session  {kind}{always}d deny  r reason  e everything  ? help"
-    return "".join(row + "\n" for row in _folded(keys, columns, style))
+def choice_rows(found: Sequence[AnswerChoice], selected: int | None, columns: int, style: Style) -> list[str]:
+    """The answers and how to give one; `selected` is the one that Enter gives."""
+    rows: list[str] = []
+    for number, choice in enumerate(found):
+        is_selected = number == selected
+        folded = _folded(f"[{choice.key}] {choice.text}", columns - 2, style, indent="    ")
+        marked = [f"{'> ' if is_selected and at == 0 else '  '}{row}" for at, row in enumerate(folded)]
+        rows += [style.selected(row) for row in marked] if is_selected else marked
+    return rows + _folded(
+        "Press a key, or choose with the arrow keys and Enter. [e] everything  [?] help", columns, style
+    )
 
 
 def help_text(request: ApprovalRequest, written: Sequence[str], columns: int, style: Style) -> str:
     """What each key does for this call."""
     lines = {
-        "o": "run it this once",
+        "y": "run it this once",
         "s": f"run it, and don't ask again in this session about {describe_scopes(request)}",
         "k": f"run it, and don't ask again in this session about {_quoted(kinds(request))} anywhere",
         "a": f"run it, and never ask again; adds to command_allowlist in config.yaml: {_some(written)}",
-        "d": "don't run it",
+        "c": "edit the command, then run it as you wrote it",
+        "n": "don't run it",
         "r": "don't run it, and tell the model why: type the reason, then press Enter",
         "e": "show the whole command and every danger",
-        "?": "show this help; Ctrl-C cancels the call; Enter alone does nothing",
+        "?": "show this help; Ctrl-C cancels the call; Enter gives the answer that the arrow keys chose",
     }
+    if not request.can_be_edited:
+        del lines["c"]
     if not request.may_be_permanent:
         del lines["a"]
     if not has_scope(request):

@@ -16,7 +16,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from toolcrib.cli.chat.picker import PickerRow
-from toolcrib.cli.chat.renderer import THEME
+from toolcrib.cli.chat.renderer import THEME, ThemeName
 from toolcrib.cli.chat.status import Status
 
 ENDING = ("SIGTERM", "SIGHUP")
@@ -40,6 +40,14 @@ class InputListener(Protocol):
 
     def interrupt(self) -> None:
         """Ctrl-C."""
+        ...
+
+    def switch_mode(self) -> None:
+        """Shift-Tab: the next mode."""
+        ...
+
+    def expand(self) -> None:
+        """Ctrl-O: show the latest call in full."""
         ...
 
     def leave(self) -> None:
@@ -71,6 +79,19 @@ class Frontend(Protocol):
     def refresh(self) -> None:
         """Redraw the status."""
         ...
+
+    def await_person(self, why: str) -> None:
+        """The person is needed: call them after a moment, unless they press a key."""
+        ...
+
+    def person_came(self) -> None:
+        """The person is there, so nobody has to be called."""
+        ...
+
+    def use_theme(self, theme: ThemeName) -> None: ...
+
+    @property
+    def has_colour(self) -> bool: ...
 
     def send(self, sequence: str) -> None:
         """Send a control sequence to the terminal; nothing where there is none."""
@@ -161,6 +182,19 @@ class LineFrontend:
         if self._status.asking and not self._asked:
             _write(self._asides, self._status.prompt())
         self._asked = self._status.asking
+
+    def await_person(self, why: str) -> None:
+        """A pipe or a simple terminal is not rung."""
+
+    def person_came(self) -> None:
+        """As above."""
+
+    def use_theme(self, theme: ThemeName) -> None:
+        """It prints without colours."""
+
+    @property
+    def has_colour(self) -> bool:
+        return False
 
     def send(self, sequence: str) -> None:
         if self._asides.isatty():

@@ -40,6 +40,9 @@ BUDGET = "budget"
 """The kind of notice that the end of the run repeats."""
 
 
+RETRY = "retry"
+
+
 class ProgressPrinter:
     """Prints what the agent does, line by line."""
 
@@ -50,6 +53,7 @@ class ProgressPrinter:
         self._emoji = symbols_for(sys.stderr.encoding).emoji
         self._progress = ProgressLines(write)
         self._names: dict[str, str] = {}
+        self._last_notice = ""
 
     def on_event(self, event: AnyEvent) -> None:
         if isinstance(event, CallStarted):
@@ -61,8 +65,10 @@ class ProgressPrinter:
         elif isinstance(event, CallFinished):
             self._finished(event)
         elif isinstance(event, Notified):
-            if event.kind != BUDGET:
+            # The first of several retries says enough; if all of them fail, the error says how many there were.
+            if event.kind != BUDGET and not (event.kind == RETRY == self._last_notice):
                 self._write(one_line(event.message))
+            self._last_notice = event.kind
         elif isinstance(event, Compressed):
             self._write(f"context compressed: {event.messages} messages replaced by a summary")
         elif isinstance(event, SubagentProgressed):

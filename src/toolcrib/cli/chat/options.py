@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from toolcrib.core.approvals import Mode
+
 
 class ChatOptions(Struct, frozen=True, kw_only=True):
     """The checked options of a chat."""
@@ -24,3 +26,5 @@ class ChatOptions(Struct, frozen=True, kw_only=True):
     quiet: bool = False
     as_json: bool = False
     dry_run: bool = False
+    mode: Mode | None = None
+    """None means that of the config."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -27,9 +28,12 @@ NOBODY = "nobody can answer: the input of this chat does not come from a termina
 class ChatApprover:
     """Asks for approval at the terminal of the chat, which pauses meanwhile. Ctrl-C also stops the run."""
 
-    def __init__(self, console: ConsoleApprover, frontend: Frontend, stop: Callable[[], None]) -> None:
+    has_own_timeout = True
+
+    def __init__(self, console: ConsoleApprover, frontend: Frontend, status: Status, stop: Callable[[], None]) -> None:
         self._console = console
         self._frontend = frontend
+        self._status = status
         self._stop = stop
         self._loop = asyncio.get_running_loop()
         self.own_calls: set[str] = set()
@@ -45,8 +49,14 @@ class ChatApprover:
         return await self._in_chat(self._ask_secret(prompt, timeout_seconds))
 
     async def _ask(self, request: ApprovalRequest) -> ApprovalAnswer:
-        async with self._frontend.suspended():
-            answer = await self._console.ask(request)
+        asked = time.monotonic()
+        self._frontend.await_person(f"toolcrib needs your approval: {request.description}")
+        try:
+            async with self._frontend.suspended():
+                answer = await self._console.ask(request)
+        finally:
+            self._frontend.person_came()
+        self._status.activity.call_answered(request.call_id, time.monotonic() - asked)
         if answer.choice == "cancelled":
             self._stop()
         return answer
@@ -72,7 +82,11 @@ class ChatAsker:
         self._turns = QuestionQueue()
         self._loop = asyncio.get_running_loop()
         self._answer: asyncio.Future[str] | None = None
-        self._choices: tuple[str, ...] = ()
+
+    @property
+    def is_attended(self) -> bool:
+        """Whether a person can answer."""
+        return self._attended
 
     @property
     def is_waiting(self) -> bool:
@@ -101,28 +115,30 @@ class ChatAsker:
             raise UsageError(NOBODY)
         async with self._turns.turn():
             self._answer = self._loop.create_future()
-            self._choices = self._status.choices = choices
-            self._status.asking = True
-            self._show(question, hint)
+            self._status.ask(choices, hint)
+            self._show(question, choices, hint)
+            self._frontend.await_person(f"toolcrib asks: {question}")
             try:
                 return await self._answer
             finally:
-                self._answer, self._choices, self._status.choices = None, (), ()
-                self._status.asking = False
+                self._answer = None
+                self._status.asked()
                 self._frontend.refresh()
 
-    def take(self, text: str) -> bool:
-        """Answer the open question; False if the text cannot be an answer."""
-        answer = text.strip()
+    def take(self, text: str) -> str:
+        """Answer the open question with what was typed, or with the marked choice; empty if that is no answer."""
+        answer = text.strip() or self._status.marked_choice
         if self._answer is None or self._answer.done() or not answer:
-            return False
-        self._answer.set_result(chosen(answer, self._choices))
-        return True
+            return ""
+        answer = chosen(answer, self._status.choices)
+        self._answer.set_result(answer)
+        return answer
 
-    def _show(self, question: str, hint: str) -> None:
+    def _show(self, question: str, choices: tuple[str, ...], hint: str) -> None:
         rows = [Text(clean(question), "bold")]
-        rows += [Text(f"  {number}. {one_line(choice)}") for number, choice in enumerate(self._choices, 1)]
-        if self._choices:
-            rows.append(Text(hint, "dim"))
+        if not self._frontend.is_live:
+            # Where nothing can be redrawn, the choices are not drawn above the input line.
+            rows += [Text(f"  {number}. {one_line(choice)}") for number, choice in enumerate(choices, 1)]
+            rows += [Text(hint, "dim")] if choices else []
         self._frontend.show(*rows, gap=True)
         self._frontend.refresh()

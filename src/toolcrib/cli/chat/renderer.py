@@ -1,47 +1,40 @@
-"""Markdown on a terminal: splits streamed text into blocks, and renders them with Rich."""
+"""Text on a terminal: splits streamed Markdown into blocks, and renders Rich objects in the colours of a theme."""
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Iterator
-from typing import ClassVar
+from typing import Literal
 
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
-from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType, RenderResult
-from rich.markdown import CodeBlock, Heading, Markdown, MarkdownElement
-from rich.syntax import Syntax
-from rich.text import Text
+from rich.console import Console, RenderableType
 from rich.theme import Theme
-
-from toolcrib.cli.output import clean
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)$")
 _LIST_ITEM = re.compile(r" {0,3}(?:[-*+]|\d{1,9}[.)])(?: |$)")
 _HEADING = re.compile(r" {0,3}#{1,6}(?: |$)")
 _INDENTED = re.compile(r"(?: {2,}|\t)\S")
-THEME = Theme(
-    {
-        "markdown.code": "cyan",
-        "markdown.h1": "bold underline",
-        "markdown.h2": "bold underline",
-        "markdown.h3": "bold",
-        "markdown.h4": "bold",
-        "markdown.h5": "bold",
-        "markdown.h6": "bold",
-        "markdown.block_quote": "italic",
-        "markdown.link": "underline",
-        "markdown.link_url": "dim",
-        "markdown.item.bullet": "dim",
-        "markdown.item.number": "dim",
-        "markdown.table.border": "dim",
-        "markdown.hr": "dim",
-    }
-)
-CODE_THEME = "ansi_dark"
-COLOURED_CHARS = 50_000
-"""Highlighting more takes half a second, during which the input blocks; longer code stays plain."""
+ThemeName = Literal["dark", "light", "plain"]
+THEMES: tuple[ThemeName, ...] = ("dark", "light", "plain")
+_STYLES = {
+    "markdown.code": "cyan",
+    "markdown.h1": "bold underline",
+    "markdown.h2": "bold underline",
+    "markdown.h3": "bold",
+    "markdown.h4": "bold",
+    "markdown.h5": "bold",
+    "markdown.h6": "bold",
+    "markdown.block_quote": "italic",
+    "markdown.link": "underline",
+    "markdown.link_url": "dim",
+    "markdown.item.bullet": "dim",
+    "markdown.item.number": "dim",
+    "markdown.table.border": "dim",
+    "markdown.hr": "dim",
+}
+THEME = Theme(_STYLES)
+# The colours that are hard to read on a light background, in darker shades.
+_DARKER = {"yellow": "#8a6100", "cyan": "#05609e", "green": "#116329", "red": "#a40e26"}
+LIGHT_THEME = Theme({**_STYLES, **_DARKER, "markdown.code": _DARKER["cyan"]})
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 _PADDING = re.compile(r" +((?:\x1b\[[0-9;]*m)*)$")
 MIN_COLUMNS = 20
@@ -145,84 +138,46 @@ def _is_row(line: str) -> bool:
     return line.lstrip().startswith("|")
 
 
-class _Code(CodeBlock):
-    """Code without background and padding, so that it can be copied; without colour, it keeps its fences."""
+def as_markdown(text: str, theme: ThemeName = "dark") -> RenderableType:
+    """A block of an answer, to be rendered."""
+    # Only an answer needs the parser and the highlighter, which take a tenth of the start to load.
+    from toolcrib.cli.chat.markdown import ChatMarkdown  # noqa: PLC0415
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        code = str(self.text).rstrip("\n")
-        if console.no_color or not console.color_system:
-            language = "" if self.lexer_name == "text" else clean(self.lexer_name)
-            yield Text(f"```{language}")
-            yield Text(code)
-            yield Text("```")
-            return
-        if len(code) > COLOURED_CHARS:
-            yield Text(code)
-            return
-        yield Syntax(code, self.lexer_name, theme=CODE_THEME, background_color="default", word_wrap=True)
-
-
-class _Heading(Heading):
-    LEVEL_ALIGN: ClassVar[dict[str, JustifyMethod]] = {}
-
-
-class ChatMarkdown(Markdown):
-    """One block. Keeps line breaks, shows HTML as text, and shows the target of each link."""
-
-    elements: ClassVar[dict[str, type[MarkdownElement]]] = {
-        **Markdown.elements,
-        "fence": _Code,
-        "code_block": _Code,
-        "heading_open": _Heading,
-    }
-
-    def __init__(self, text: str) -> None:
-        super().__init__("", code_theme=CODE_THEME, hyperlinks=False)
-        parser = MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
-        self.markup = text
-        self.parsed = [_readable(token) for token in parser.parse(text)]
-
-
-def _readable(token: Token) -> Token:
-    if token.children:
-        token.children = list(_plain_inlines(token.children))
-    return token
-
-
-def _plain_inlines(children: Iterable[Token]) -> Iterator[Token]:
-    inside_address = False
-    for token in children:
-        # An entity may encode a terminal control character.
-        token.content = clean(token.content)
-        if token.type == "softbreak":
-            yield Token("hardbreak", "br", 0)
-        elif token.type == "image":
-            source = str(token.attrs.get("src", ""))
-            yield Token("text", "", 0, content=f"{token.content} ({source})" if token.content else source)
-        elif token.type == "link_open" and token.info == "auto":
-            # The text of the link is its address.
-            inside_address = True
-        elif token.type == "link_close" and inside_address:
-            inside_address = False
-        else:
-            yield token
+    return ChatMarkdown(text, theme)
 
 
 class TerminalRenderer:
     """Renders Rich objects to text. Lines have no padding, so that resizing the terminal does not wrap them."""
 
-    def __init__(self, *, colour: bool) -> None:
-        self._console = Console(
+    def __init__(self, *, colour: bool, theme: ThemeName = "dark") -> None:
+        self._may_use_colour = colour
+        self.theme = theme
+        self._console = self._make_console()
+
+    @property
+    def has_colour(self) -> bool:
+        return self._may_use_colour and self.theme != "plain"
+
+    def use_theme(self, theme: ThemeName) -> None:
+        self.theme = theme
+        self._console = self._make_console()
+
+    def _make_console(self) -> Console:
+        return Console(
             file=io.StringIO(),
-            theme=THEME,
+            theme=LIGHT_THEME if self.theme == "light" else THEME,
             force_terminal=True,
-            no_color=not colour,
-            color_system="auto" if colour else None,
+            no_color=not self.has_colour,
+            color_system="auto" if self.has_colour else None,
             highlight=False,
             markup=False,
             emoji=False,
             legacy_windows=False,
         )
+
+    def draw_markdown(self, text: str, columns: int) -> str:
+        """A block of an answer, rendered."""
+        return self.draw(as_markdown(text, self.theme), columns)
 
     def draw(self, renderable: RenderableType, columns: int) -> str:
         """The rendered lines, each with its line break."""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from typing import Any
 
-from rich.console import RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from toolcrib.agent.events import (
     AnyEvent,
     CallFinished,
+    CallOutput,
     CallProgressed,
     CallStarted,
     Compressed,
@@ -21,119 +18,33 @@ from toolcrib.agent.events import (
     ReasoningStreamed,
     RunEnded,
     RunResult,
+    RunStarted,
     Steered,
+    SteeringDropped,
     SubagentProgressed,
     TextStreamed,
     TurnStarted,
 )
+from toolcrib.cli.chat.calls import (
+    CallHandle,
+    CallHistory,
+    coloured_diff,
+    diff_of,
+    finished_lines,
+    is_command,
+    latest_lines,
+    shown_output,
+)
 from toolcrib.cli.chat.frontend import Frontend
-from toolcrib.cli.chat.status import RunningCall, Status
-from toolcrib.cli.chat.symbols import Symbols, fitted, short_count, short_duration
-from toolcrib.cli.output import cell_width, clean, one_line, plural
+from toolcrib.cli.chat.status import PlanItem, RunningCall, Status
+from toolcrib.cli.chat.symbols import fitted, short_count
+from toolcrib.cli.output import clean, one_line, plural
 from toolcrib.core.messages import Image, Message
-from toolcrib.core.types import JsonObject
 
-MAX_DIFF_LINES = 60
-MAX_OUTPUT_LINES = 20
-MAX_ERROR_CHARS = 400
-MIN_SUMMARY_COLUMNS = 12
-WRAPPED = "Tool execution failed: "
-"""The prefix of tool errors, which is meant for the model."""
-_DIFF_KEYS = ("diff", "patch")
-_TEXT_KEYS = ("output", "content", "text", "result")
-_WORDS = {"ok": "", "error": "failed", "blocked": "blocked", "cancelled": "stopped", "timeout": "timed out"}
 THINKING = "thinking"
 ANSWERING = "answering"
+PLAN_TOOL = "todo"
 MAX_ECHOED_LINES = 20
-
-
-def finished_lines(call: RunningCall, event: CallFinished, columns: int, symbols: Symbols) -> list[RenderableType]:
-    """Emoji, name, main argument, duration and outcome; an error that does not fit goes on the next line."""
-    ok = event.status == "ok"
-    sign = symbols.done if ok else symbols.failed
-    time_taken = short_duration(event.duration_ms / 1000)
-    word = _WORDS[event.status]
-    ending = f"{symbols.dot}{time_taken}" + (f"{symbols.dot}{word}" if word else "")
-    head = f"{sign} {call.label}"
-    room = columns - cell_width(head) - cell_width(ending) - 3
-    summary = fitted(call.summary, max(room, MIN_SUMMARY_COLUMNS), symbols.ellipsis)
-    line = Text.assemble(
-        (sign, "green" if ok else "red"),
-        (f" {call.label}", "bold"),
-        f"  {summary}" if summary else "",
-        (symbols.dot + time_taken, "dim"),
-        (f"{symbols.dot}{word}" if word else "", "red"),
-    )
-    # The person who stopped it knows why.
-    problem = "" if ok or event.status == "cancelled" else _problem(event)
-    if not problem:
-        return [line]
-    if cell_width(line.plain) + cell_width(problem) + 2 <= columns:
-        return [line.append(f": {problem}", "red")]
-    return [line, Padding(Text(problem, "red"), (0, 0, 0, 4))]
-
-
-def _problem(event: CallFinished) -> str:
-    first = next((row for row in (event.error_message or event.text).splitlines() if row.strip()), "")
-    return one_line(first).removeprefix(WRAPPED)[:MAX_ERROR_CHARS]
-
-
-def diff_of(text: str) -> str:
-    """The unified diff in a tool's result; empty if there is none."""
-    found = _member(_object(text), _DIFF_KEYS)
-    return found if "@@" in found or found.startswith(("---", "diff ")) else ""
-
-
-def output_of(text: str) -> str:
-    """The output in a tool's result, without the JSON around it."""
-    result = _object(text)
-    if not result:
-        return text
-    found = _member(result, _TEXT_KEYS)
-    return found or ("(no output)" if result.get("output") == "" else text)
-
-
-def _object(text: str) -> JsonObject:
-    if not text.lstrip().startswith("{"):
-        return {}
-    try:
-        result: Any = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return result if isinstance(result, dict) else {}
-
-
-def _member(result: JsonObject, keys: tuple[str, ...]) -> str:
-    return next((result[key] for key in keys if isinstance(result.get(key), str) and result[key].strip()), "")
-
-
-def coloured_diff(diff: str, symbols: Symbols) -> Text:
-    """The diff in colour; cuts a long one."""
-    lines = clean(diff.replace("\r\n", "\n")).rstrip("\n").split("\n")
-    shown = Text()
-    for line in lines[:MAX_DIFF_LINES]:
-        shown.append(f"  {line}\n", _diff_style(line))
-    if len(lines) > MAX_DIFF_LINES:
-        shown.append(f"  {symbols.ellipsis} {len(lines) - MAX_DIFF_LINES} more lines\n", "dim")
-    shown.right_crop(1)
-    return shown
-
-
-def _diff_style(line: str) -> str:
-    if line.startswith(("+++", "---", "diff ", "index ")):
-        return "bold"
-    if line.startswith("@@"):
-        return "cyan"
-    return {"+": "green", "-": "red"}.get(line[:1], "dim")
-
-
-def shown_output(text: str, symbols: Symbols) -> Text:
-    """The first lines of a tool's output, indented."""
-    lines = clean(output_of(text).replace("\r\n", "\n")).strip("\n").split("\n")
-    shown = Text("\n".join(f"  {line}" for line in lines[:MAX_OUTPUT_LINES]), "dim")
-    if len(lines) > MAX_OUTPUT_LINES:
-        shown.append(f"\n  {symbols.ellipsis} {len(lines) - MAX_OUTPUT_LINES} more lines", "dim")
-    return shown
 
 
 class Screen:
@@ -146,7 +57,13 @@ class Screen:
         self.status = status
         self.shows_reasoning = False
         self.shows_output = False
-        """Whether to show each tool's output, because the model is too small to repeat it reliably."""
+        """Whether to show the output of every tool, because the model is too small to repeat it reliably."""
+        self.calls = CallHistory(lambda _session, _call: "")
+        self.plan: Callable[[], list[PlanItem]] = list
+        """The agent's plan as it is now."""
+        self._session_id = ""
+        self._retry = ""
+        """The problem that the current request is retried after."""
         self._keep_images = keep_images
         self._blocks = status.blocks
         self._has_streamed = False
@@ -185,6 +102,8 @@ class Screen:
     def handle(self, event: AnyEvent) -> None:
         """Show one event of a run."""
         match event:
+            case RunStarted():
+                self._session_id = event.session_id
             case TurnStarted():
                 self._begin_turn()
             case TextStreamed():
@@ -196,6 +115,8 @@ class Screen:
             case CallStarted():
                 self._finish_text()
                 self.status.activity.call_started(event)
+            case CallOutput():
+                self.status.activity.call_printed(event.call_id, event.text, event.lines)
             case CallProgressed():
                 self.status.activity.call_progressed(event.call_id, event.message)
             case CallFinished():
@@ -213,6 +134,7 @@ class Screen:
         self.status.activity.begin(THINKING)
 
     def _take_text(self, text: str) -> None:
+        self._retry = ""
         self._fold_reasoning()
         self._has_streamed = True
         self.status.activity.begin(ANSWERING)
@@ -271,14 +193,32 @@ class Screen:
         activity = self.status.activity
         call = activity.call_finished(event.call_id) or RunningCall(event.call_id, one_line(event.name), "", 0.0)
         symbols = self.status.symbols
+        if event.edited:
+            call.summary = f"{one_line(event.edited)} (edited)"
         self.frontend.show(*finished_lines(call, event, self.frontend.columns, symbols), gap=self._after_answer)
         self._after_answer = False
         self._last_problem = event.error_message
+        number = self.calls.add(self._session_id, call, event.text)
         diff = diff_of(event.text)
         if diff:
             self.frontend.show(coloured_diff(diff, symbols))
+        elif is_command(event.text):
+            columns, count = self.frontend.columns, self.status.output_lines
+            self.frontend.show(latest_lines(event.text, count, columns, symbols, number))
+        elif event.name == PLAN_TOOL and event.status == "ok":
+            self._show_plan()
         elif self.shows_output and event.status == "ok" and event.text.strip():
             self.frontend.show(shown_output(event.text, symbols))
+
+    def _show_plan(self) -> None:
+        """Draw the plan if it changed; the status keeps a short form of it."""
+        before, self.status.plan = self.status.plan, self.plan()
+        if self.status.plan and self.status.plan != before:
+            self.frontend.show(Text("\n".join(self.status.plan_lines(self.frontend.columns))))
+
+    def expand(self, handle: CallHandle) -> None:
+        """Print the whole output or diff of a call."""
+        self.frontend.show(*self.calls.expanded(handle, self.status.symbols), gap=True)
 
     def _show_remark(self, event: AnyEvent) -> None:
         match event:
@@ -286,6 +226,8 @@ class Screen:
                 self._blocks.discard()
                 self._has_streamed, self._reasoning = False, ""
                 self.note(event.message or "the partial answer is discarded")
+            case Notified(kind="retry"):
+                self._retry_once_more(event.message)
             case Notified(kind="loading"):
                 self.status.activity.begin(one_line(event.message))
             case Notified():
@@ -295,12 +237,28 @@ class Screen:
                 self.note(f"{plural(event.messages, 'older message')} replaced by a summary: {saved}")
             case Steered():
                 self.note(f"steered: {one_line(event.text)}")
+            case SteeringDropped():
+                self.not_delivered(event.text)
             case SubagentProgressed():
                 self.status.activity.subagent_progressed(event)
                 if event.state not in ("started", "working"):
                     self.note(f"subagent {event.state}: {one_line(event.goal)}")
 
+    def not_delivered(self, text: str) -> None:
+        """What the person wanted to tell the agent came too late."""
+        self.say(f"Not delivered, because the agent had stopped: {one_line(text)}", "yellow")
+        self.note("Ask it again if it still matters.")
+
+    def _retry_once_more(self, message: str) -> None:
+        """One line that counts: in place where the display can be redrawn, else only the first."""
+        if self.frontend.is_live:
+            self.status.activity.begin(one_line(message))
+        elif not self._retry:
+            self.note(message)
+        self._retry = message
+
     def _show_end(self, result: RunResult) -> None:
+        self._retry = ""
         self._finish_text()
         if result.answer.strip() and result.answer != self._last_answer:
             # A plugin has changed it.

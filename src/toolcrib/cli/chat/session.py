@@ -21,6 +21,7 @@ from toolcrib.approval.approvers.console import ConsoleApprover
 from toolcrib.approval.approvers.question import wants_colour
 from toolcrib.approval.grants import suggest
 from toolcrib.cli.chat.attachments import Attachment, compose
+from toolcrib.cli.chat.calls import CallHistory
 from toolcrib.cli.chat.frontend import Frontend, LineFrontend
 from toolcrib.cli.chat.images import save_images
 from toolcrib.cli.chat.input import ChatCompleter
@@ -31,17 +32,19 @@ from toolcrib.cli.chat.session_commands import run_own_command
 from toolcrib.cli.chat.slash import SlashCommand, find_command, is_path, plugin_commands, split_command
 from toolcrib.cli.chat.slash_commands import COMMANDS
 from toolcrib.cli.chat.start import ask_to_trust, default_model_notice, open_agent, open_host
-from toolcrib.cli.chat.status import HINT_SECONDS, Activity, Status
+from toolcrib.cli.chat.status import HINT_SECONDS, STOPPING, Activity, Status, git_branch
 from toolcrib.cli.chat.summary import chat_summary, greeting, replay, warnings
-from toolcrib.cli.chat.symbols import short_cost, symbols_for
-from toolcrib.cli.chat.terminal import TerminalFrontend, capture_stray_output
+from toolcrib.cli.chat.symbols import short_cost, short_count, symbols_for
+from toolcrib.cli.chat.terminal import TerminalFrontend, capture_stray_output, edit_line
 from toolcrib.cli.chat.user_commands import UserCommands, project_commands
 from toolcrib.cli.output import clean, one_line
 from toolcrib.config.environment import environment
 from toolcrib.config.settings import Settings
+from toolcrib.core.approvals import MODES, Mode
 from toolcrib.core.attempt import attempt_async
 from toolcrib.core.errors import ToolcribError, UnknownName
 from toolcrib.processes.events import ProcessEvent
+from toolcrib.providers.prices import prices_of
 from toolcrib.registry.reload import Reloaded, ToolFolderWatcher
 
 READER = "chat"
@@ -122,6 +125,13 @@ INTERRUPTED = 130
 WIND_DOWN_SECONDS = 10.0
 """How long running work may take to stop."""
 
+CARRY_OUT = "Yes, and edit files without asking (auto-edit)"
+CARRY_OUT_ASKING = "Yes, and ask before each edit (ask)"
+EDIT_PLAN = "Edit the plan first"
+KEEP_PLANNING = "No, keep planning"
+PLAN_ACCEPTED = "The plan is accepted. Carry it out."
+EDITED_PLAN = "Carry out this plan:"
+
 Job = Callable[[], Awaitable[None]]
 
 
@@ -159,10 +169,14 @@ class ChatSession:
         self._interrupted_work = False
         self._notifications = Notifications(host, screen, self._idle)
         self._commands: dict[str, SlashCommand] = {}
+        screen.calls = CallHistory(self._stored_result)
+        screen.plan = lambda: host.todo.store(self.agent.session_id).read()
+        self.status.plan = screen.plan()
+        self.status.output_lines = host.settings.chat.output_lines
         self._user_commands = UserCommands(host.settings.home, self.folder)
         self.own_calls: set[str] = set()
         self.status.bar = lambda: self._bar
-        self._bar = ""
+        self._bar: list[str] = []
         self._refresh_bar()
 
     # Running
@@ -196,9 +210,16 @@ class ChatSession:
             if self._jobs.empty() and not self._take_queued():
                 self._idle.set()
             job = await self._jobs.get()
+            began = time.monotonic()
             self._idle.clear()
             self._show_error(await self._do(job))
             self.status.activity.end()
+            self.status.stopped()
+            for text in self.agent.drop_steering():
+                self.screen.not_delivered(text)
+            # Somebody who waited for long may have gone to do something else.
+            if self._jobs.empty() and time.monotonic() - began >= self.host.settings.chat.notify_after:
+                self._frontend.await_person("toolcrib is done")
             self._refresh_bar()
             self._frontend.refresh()
 
@@ -227,8 +248,9 @@ class ChatSession:
 
     def submit(self, text: str) -> None:
         if self._asker.is_waiting:
-            if self._asker.take(text):
-                self.screen.echo(text)
+            answer = self._asker.take(text)
+            if answer:
+                self.screen.echo(answer)
             return
         if not text.strip():
             return
@@ -268,7 +290,7 @@ class ChatSession:
             self._leave(INTERRUPTED if self._interrupted_work else 0)
         elif self.is_working:
             self._interrupted_work = True
-            self._hint("stopping; press Ctrl-C again to exit")
+            self._hint(f"{STOPPING}press Ctrl-C again to exit")
             self.stop_work()
         else:
             self._interrupted_work = False
@@ -280,6 +302,17 @@ class ChatSession:
             self.status.hint(text)
         else:
             self.screen.note(text)
+
+    def switch_mode(self) -> None:
+        self.use_mode(MODES[(MODES.index(self.agent.mode) + 1) % len(MODES)])
+
+    def expand(self) -> None:
+        latest = self.screen.calls.latest(1)
+        if latest:
+            self.screen.expand(latest[0])
+        else:
+            self._hint("no call to show yet")
+            self._frontend.refresh()
 
     def leave(self) -> None:
         self._leave(INTERRUPTED if self.agent.is_running else 0)
@@ -335,12 +368,19 @@ class ChatSession:
         return await self._asker.confirm(question, yes, no)
 
     def new_agent(self, session_id: str | None = None) -> Agent:
-        return open_agent(self.host, replace(self._options, resume=session_id))
+        return open_agent(self.host, replace(self._options, resume=session_id, mode=self.agent.mode))
+
+    def use_mode(self, mode: Mode) -> None:
+        """Let the agent do this much on its own, from its next call on."""
+        self.agent.mode = mode
+        self._refresh_bar()
+        self._frontend.refresh()
 
     async def use(self, agent: Agent, reason: str) -> None:
         before, self.agent = self.agent, agent
         self.status.queued.clear()
         await before.close(reason)
+        self.status.plan = self.screen.plan()
         self._refresh_bar()
         self._notifications.session_changed()
 
@@ -351,6 +391,11 @@ class ChatSession:
             offered = [*plugin_commands(declared), *COMMANDS]
             self._commands = {one.name: one for one in offered}
         return dict(sorted({**self._user_commands.current(), **self._commands}.items()))
+
+    def _stored_result(self, session_id: str, call_id: str) -> str:
+        found = self.host.store.messages(session_id, states=("live", "folded", "undone"))
+        results = (one.message for one in found if one.message.call_id == call_id and one.message.role == "tool")
+        return next((one.text for one in results), "")
 
     # Work
 
@@ -386,6 +431,11 @@ class ChatSession:
         self.screen.echo(text)
         self._put(lambda: self._ask(text))
 
+    def _go_on(self, text: str) -> None:
+        """Ask the agent what follows from an answer that is on the screen already."""
+        self.status.activity.begin(THINKING)
+        self._put(lambda: self._ask(text))
+
     async def _ask(self, text: str) -> None:
         await self._notifications.before_turn()
         attached, self.attached = self.attached, []
@@ -393,7 +443,23 @@ class ChatSession:
         for line in question.notes:
             self.screen.note(line)
         self.screen.shows_output = self.agent.provider.profile(self.agent.model).small
-        await self.agent.run(question.message, on_event=self._hear)
+        result = await self.agent.run(question.message, on_event=self._hear)
+        if self.agent.mode == "plan" and result.outcome == "answered" and self._asker.is_attended:
+            await self._settle_plan(result.answer)
+
+    async def _settle_plan(self, plan: str) -> None:
+        """Let the person accept, edit or reject what the agent wants to do."""
+        self.status.activity.end()
+        answer = await self.choose("Carry out this plan?", (CARRY_OUT, CARRY_OUT_ASKING, EDIT_PLAN, KEEP_PLANNING))
+        if answer in (CARRY_OUT, CARRY_OUT_ASKING):
+            self.use_mode("auto-edit" if answer == CARRY_OUT else "ask")
+            self._go_on(PLAN_ACCEPTED)
+        elif answer == EDIT_PLAN:
+            self.use_mode("auto-edit")
+            self.screen.note("Edit the plan below and press Enter; Ctrl-X Ctrl-E opens your editor. Mode: auto-edit.")
+            self._frontend.prefill(f"{EDITED_PLAN}\n\n{plan.strip()}")
+        elif answer != KEEP_PLANNING:
+            self._go_on(answer)
 
     def _hear(self, event: AnyEvent) -> None:
         self.screen.handle(event)
@@ -402,9 +468,23 @@ class ChatSession:
 
     def _refresh_bar(self) -> None:
         agent = self.agent
-        parts = [agent.model or agent.provider.name, f"{agent.context_share:.0%} of context"]
-        cost = short_cost(agent.usage.cost_usd)
-        self._bar = self.status.symbols.dot.join([*parts, cost, "/help"] if cost else [*parts, "/help"])
+        branch = git_branch(agent.cwd)
+        folder = Path(agent.cwd).name or agent.cwd
+        self._bar = [
+            agent.model or agent.provider.name,
+            agent.mode,
+            f"{short_count(agent.context_tokens)} tokens ({agent.context_share:.0%})",
+            self._cost(),
+            f"{folder} ({branch})" if branch else folder,
+            "/help",
+        ]
+
+    def _cost(self) -> str:
+        agent, usage = self.agent, self.agent.usage
+        if usage.cost_usd is not None:
+            return f"${usage.cost_usd:.2f}" if usage.cost_usd >= 0.01 else short_cost(usage.cost_usd)
+        is_known = prices_of(agent.provider.name, agent.model, self.host.settings.model.prices) is not None
+        return "$0.00" if is_known and not usage.input_tokens else "cost unknown"
 
 
 async def run_interactive(options: ChatOptions, settings: Settings) -> int:
@@ -445,7 +525,7 @@ class _ChatBuilder:
             completer,
             self._settings.home.chat_history_file,
             colour=self._colour,
-            keys=self._settings.chat.keys,
+            settings=self._settings.chat,
         )
 
     def _show_stray(self, line: str) -> None:
@@ -458,7 +538,7 @@ class _ChatBuilder:
         console = self._console_approver()
         if self._attended and not self._options.quiet:
             await ask_to_trust(self._options, self._settings, console.ask_line, project_commands)
-        approver = ChatApprover(console, self._frontend, self._stop)
+        approver = ChatApprover(console, self._frontend, self._status, self._stop)
         asker = ChatAsker(self._frontend, self._status, attended=self._attended)
         host = open_host(self._options, approver, asker, self._settings)
         try:
@@ -499,6 +579,8 @@ class _ChatBuilder:
             sys.stdin,
             self._terminal,
             timeout_seconds=self._settings.approvals.timeout,
-            colour=self._colour,
+            colour=lambda: self._colour and (self._frontend.has_colour or not self._frontend.is_live),
             written=suggest,
+            edit=lambda command: edit_line(command, self._terminal),
+            compact=self._frontend.is_live,
         )

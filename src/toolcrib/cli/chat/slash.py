@@ -19,6 +19,7 @@ from toolcrib.cli.chat.attachments import Attachment
 from toolcrib.cli.chat.screen import Screen
 from toolcrib.cli.chat.status import Status
 from toolcrib.cli.output import clean, one_line
+from toolcrib.core.approvals import Mode
 from toolcrib.core.attempt import attempt_async
 from toolcrib.core.errors import UnknownName
 from toolcrib.plugins.context import Declaration
@@ -62,6 +63,10 @@ class Chat(Protocol):
 
     def new_agent(self, session_id: str | None = None) -> Agent:
         """An agent with the options of the chat, for a new session or an existing one."""
+        ...
+
+    def use_mode(self, mode: Mode) -> None:
+        """Let the agent do this much on its own."""
         ...
 
     async def choose(self, question: str, choices: tuple[str, ...]) -> str:

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from toolcrib.approval.deferred_gate import DeferredGate
 from toolcrib.approval.grants import Grant
+from toolcrib.cli.chat.mode_commands import MODE_COMMANDS
 from toolcrib.cli.chat.session_commands import SESSION_COMMANDS
 from toolcrib.cli.chat.slash import Chat, SlashCommand, find_command, table
 from toolcrib.cli.chat.summary import running_processes
@@ -37,6 +38,8 @@ KEYS = (
     ("Up, Ctrl-R", "history"),
     ("Tab", "complete a command, a name, an @file"),
     ("Ctrl-X Ctrl-E", "open your editor"),
+    ("Shift-Tab", "switch the mode: ask, auto-edit, plan"),
+    ("Ctrl-O", "show the latest call in full"),
     ("Ctrl-C", "stop the agent; twice: exit"),
     ("Ctrl-D", "exit"),
     ("Ctrl-Z", "suspend; `fg` resumes"),
@@ -402,4 +405,5 @@ COMMANDS = (
         while_working=True,
         complete=complete_mcp,
     ),
+    *MODE_COMMANDS,
 )

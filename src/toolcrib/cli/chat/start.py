@@ -63,6 +63,7 @@ def open_agent(host: AgentHost, options: ChatOptions) -> Agent:
         max_turns=options.max_turns,
         cwd=options.cwd,
         dry_run=options.dry_run,
+        mode=options.mode,
     )
 
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.tool_calls import summary_of
-from toolcrib.cli.chat.renderer import ChatMarkdown
+from toolcrib.cli.chat.renderer import as_markdown
 from toolcrib.cli.chat.slash import Chat
 from toolcrib.cli.chat.symbols import Symbols, fitted, short_cost, short_count, short_duration
 from toolcrib.cli.output import clean, one_line, plural
@@ -67,7 +67,7 @@ def _is_question(message: Message) -> bool:
 def _answer(message: Message, symbols: Symbols, *, is_last: bool) -> list[RenderableType]:
     if not message.text.strip():
         return []
-    return [ChatMarkdown(clean(message.text).strip())] if is_last else [Text(_folded(message.text, symbols), "dim")]
+    return [as_markdown(clean(message.text).strip())] if is_last else [Text(_folded(message.text, symbols), "dim")]
 
 
 def _folded(text: str, symbols: Symbols) -> str:

@@ -15,18 +15,29 @@ class Symbols(Struct, frozen=True, kw_only=True):
     """The prefix of continuation lines in the input."""
     done: str
     failed: str
+    stopped: str
     dot: str
     ellipsis: str
     spinner: str
+    bar: str
+    """In front of a command's output."""
+    minus: str
+    open: str
+    current: str
+    checked: str
+    dropped: str
+    """The marks of a plan's items."""
     emoji: bool
 
 
 UNICODE = Symbols(
-    prompt="❯ ", more="  ", done="✓", failed="✗", dot=" · ", ellipsis="…", spinner="⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", emoji=True
+    prompt="❯ ", more="  ", done="✓", failed="✗", stopped="■", dot=" · ", ellipsis="…", spinner="⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏",
+    bar="│", minus="−", open="☐", current="▶", checked="☑", dropped="☒", emoji=True,
 )  # fmt: skip
 ASCII = Symbols(
-    prompt="> ", more="  ", done="ok", failed="failed", dot=" | ", ellipsis="...", spinner="-\\|/", emoji=False
-)
+    prompt="> ", more="  ", done="ok", failed="failed", stopped="stopped", dot=" | ", ellipsis="...",
+    spinner="-\\|/", bar="|", minus="-", open="[ ]", current="[>]", checked="[x]", dropped="[-]", emoji=False,
+)  # fmt: skip
 
 
 def symbols_for(encoding: str) -> Symbols:

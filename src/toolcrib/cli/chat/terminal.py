@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import codecs
 import os
+import re
 import select
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import Literal, TextIO
+from typing import TextIO
 
 from prompt_toolkit.application import Application, in_terminal
 from prompt_toolkit.application.current import set_app
@@ -21,8 +22,10 @@ from prompt_toolkit.data_structures import Size
 from prompt_toolkit.enums import EditingMode
 from prompt_toolkit.filters import Condition, has_completions
 from prompt_toolkit.formatted_text import ANSI, AnyFormattedText, StyleAndTextTuples
+from prompt_toolkit.formatted_text.base import OneStyleAndTextTuple
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
-from prompt_toolkit.input import create_input
+from prompt_toolkit.input import Input, create_input
+from prompt_toolkit.key_binding import KeyBindings, KeyPress, KeyPressEvent, merge_key_bindings
 from prompt_toolkit.layout import ConditionalContainer, HSplit, Layout, VerticalAlign, Window
 from prompt_toolkit.layout.controls import BufferControl, FormattedTextControl
 from prompt_toolkit.layout.dimension import Dimension
@@ -30,7 +33,8 @@ from prompt_toolkit.layout.menus import CompletionsMenuControl
 from prompt_toolkit.layout.processors import BeforeInput
 from prompt_toolkit.output import ColorDepth, Output, create_output
 from prompt_toolkit.output.vt100 import Vt100_Output
-from prompt_toolkit.styles import Style
+from prompt_toolkit.shortcuts import PromptSession
+from prompt_toolkit.styles import DynamicStyle, Style
 from prompt_toolkit.widgets import SearchToolbar
 from rich.console import RenderableType
 from rich.text import Text
@@ -38,9 +42,15 @@ from rich.text import Text
 from toolcrib.cli.chat.frontend import InputListener, forward_signals
 from toolcrib.cli.chat.input import chat_keys, edit_in_editor
 from toolcrib.cli.chat.picker import Picker, PickerRow, picker_application
-from toolcrib.cli.chat.renderer import ChatMarkdown, TerminalRenderer
-from toolcrib.cli.chat.status import FRAMES_PER_SECOND, Status
+from toolcrib.cli.chat.renderer import TerminalRenderer, ThemeName
+from toolcrib.cli.chat.status import FRAMES_PER_SECOND, MAX_STATUS_COLUMNS, Status
+from toolcrib.cli.output import one_line
+from toolcrib.config.agent_settings import ChatSettings
+from toolcrib.config.environment import environment
 from toolcrib.config.files import OWNER_FILE, make_folder
+
+if sys.platform != "win32":
+    from prompt_toolkit.input.vt100 import Vt100Input
 
 CHUNK_BYTES = 65536
 MAX_LINE_CHARS = 2_000
@@ -50,20 +60,37 @@ MAX_GROWING_ROWS = 16
 ROWS_FOR_THE_REST = 8
 DRAWN_CHARS = 4_000
 """A longer growing block is shown as plain text: rendering it again and again costs too much."""
-STYLE = Style.from_dict(
-    {
-        "prompt": "bold",
-        "working": "ansicyan",
-        "queued": "dim italic",
-        "hint": "ansiyellow",
-        "bar": "dim",
-        "completion-menu": "bg:default",
-        "completion-menu.completion": "bg:default fg:default",
-        "completion-menu.completion.current": "bg:default fg:default reverse",
-        "completion-menu.meta.completion": "bg:default fg:default dim",
-        "completion-menu.meta.completion.current": "bg:default fg:default reverse",
-    }
+BAR_STYLES = {
+    "prompt": "bold",
+    "working": "ansicyan",
+    "printed": "dim",
+    "plan": "",
+    "marked": "bold ansicyan",
+    "queued": "dim italic",
+    "hint": "ansiyellow",
+    "bar": "dim",
+    "completion-menu": "bg:default",
+    "completion-menu.completion": "bg:default fg:default",
+    "completion-menu.completion.current": "bg:default fg:default reverse",
+    "completion-menu.meta.completion": "bg:default fg:default dim",
+    "completion-menu.meta.completion.current": "bg:default fg:default reverse",
+}
+LIGHT_STYLES = {"working": "#05609e", "hint": "#8a6100", "marked": "bold #05609e"}
+PLAIN_STYLES = {"working": "", "hint": "bold", "marked": "bold reverse"}
+STYLES: dict[ThemeName, Style] = {
+    "dark": Style.from_dict(BAR_STYLES),
+    "light": Style.from_dict({**BAR_STYLES, **LIGHT_STYLES}),
+    "plain": Style.from_dict({**BAR_STYLES, **PLAIN_STYLES}),
+}
+NOTIFYING_TERMINALS = frozenset({"iTerm.app", "WezTerm", "ghostty", "WarpTerminal"})
+"""What TERM_PROGRAM says in terminals that show OSC 9 as a notification."""
+ASK_BACKGROUND = "\x1b]11;?\x1b\\"
+_BACKGROUND = re.compile(
+    r"\x1b\]11;rgba?:([0-9a-f]{1,4})/([0-9a-f]{1,4})/([0-9a-f]{1,4})[^\x07\x1b]*(?:\x07|\x1b\\)", re.I
 )
+_BEGUN_ANSWER = re.compile(r"\x1b\](?:1(?:1(?:;[^\x07\x1b]*\x1b?)?)?)?$")
+ANSWERING_TERMINALS = ("xterm", "tmux", "screen", "rxvt", "alacritty", "foot", "wezterm", "ghostty", "konsole", "vte")
+LATE_ANSWER_SECONDS = 0.1
 ESCAPE_SECONDS = 0.2
 """How long Escape waits for Enter, which together insert a new line."""
 MIN_REDRAW_SECONDS = 0.05
@@ -165,7 +192,10 @@ class BottomPane:
                     Window(height=1),
                     _rows(self._growing, lambda: status.blocks.is_growing),
                     _rows(self._working, lambda: not status.activity.is_idle),
+                    _rows(self._printing, lambda: bool(self._printed_rows())),
+                    _rows(self._plan, lambda: status.has_plan),
                     _rows(self._queued, lambda: bool(status.queued)),
+                    _rows(self._choices, lambda: bool(status.choices)),
                     typed,
                     ConditionalContainer(menu, has_completions),
                     search,
@@ -191,10 +221,30 @@ class BottomPane:
             text = "\n".join([fence, *code[-MAX_GROWING_ROWS:]])
         if len(text) > DRAWN_CHARS:
             return self._renderer.draw(Text(text[-DRAWN_CHARS:]), columns)
-        return self._renderer.draw(ChatMarkdown(text), columns)
+        return self._renderer.draw_markdown(text, columns)
 
     def _working(self) -> StyleAndTextTuples:
         return [("class:working", "\n".join(self._status.working_rows(self._output.get_size().columns)))]
+
+    def _printed_rows(self) -> list[str]:
+        size = self._output.get_size()
+        room = min(self._status.output_lines, max(2, size.rows - ROWS_FOR_THE_REST))
+        return self._status.activity.output_rows(min(size.columns, MAX_STATUS_COLUMNS), room)
+
+    def _printing(self) -> StyleAndTextTuples:
+        return [("class:printed", "\n".join(self._printed_rows()))]
+
+    def _plan(self) -> StyleAndTextTuples:
+        return [("class:plan", self._status.plan_row(self._output.get_size().columns))]
+
+    def _choices(self) -> StyleAndTextTuples:
+        rows = self._status.choice_rows(self._output.get_size().columns)
+        last = len(rows) - 1
+        shown: list[OneStyleAndTextTuple] = []
+        for number, row in enumerate(rows):
+            style = "class:marked" if number == self._status.marked else "class:bar" if number == last else ""
+            shown.append((style, row if number == last else f"{row}\n"))
+        return shown
 
     def _queued(self) -> StyleAndTextTuples:
         return [("class:queued", "\n".join(self._status.queued_rows(self._output.get_size().columns)))]
@@ -204,9 +254,75 @@ class BottomPane:
         return [(style, self._status.bar_row(self._output.get_size().columns))]
 
 
+def view_keys(buffer: Buffer, status: Status, tell: Callable[[Callable[[InputListener], None]], None]) -> KeyBindings:
+    """The keys that do not change what is typed: they choose an answer, switch the mode, show a call."""
+    keys = KeyBindings()
+    is_choosing = Condition(lambda: bool(status.choices) and not buffer.text)
+
+    @keys.add("up", filter=is_choosing)
+    def _mark_previous(_event: KeyPressEvent) -> None:
+        status.move_mark(-1)
+
+    @keys.add("down", filter=is_choosing)
+    def _mark_next(_event: KeyPressEvent) -> None:
+        status.move_mark(1)
+
+    @keys.add("s-tab", filter=~has_completions)
+    def _switch_mode(_event: KeyPressEvent) -> None:
+        tell(lambda listener: listener.switch_mode())
+
+    @keys.add("c-o")
+    def _expand(_event: KeyPressEvent) -> None:
+        tell(lambda listener: listener.expand())
+
+    return keys
+
+
 def _rows(text: Callable[[], AnyFormattedText], is_shown: Callable[[], bool]) -> ConditionalContainer:
     window = Window(FormattedTextControl(text), dont_extend_height=True, wrap_lines=False)
     return ConditionalContainer(window, Condition(is_shown))
+
+
+class BackgroundQuestion:
+    """Asks the terminal for its background colour, and takes the answer out of what is typed, whenever it comes."""
+
+    def __init__(self, answered: Callable[[ThemeName], None]) -> None:
+        self._answered = answered
+        self._begun = ""
+        self.is_open = False
+
+    def take(self, typed: str) -> str:
+        """What was typed, without the answer."""
+        if not self.is_open:
+            return typed
+        typed, self._begun = self._begun + typed, ""
+        found = _BACKGROUND.search(typed)
+        if found:
+            self.is_open = False
+            red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in found.groups())
+            self._answered("light" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "dark")
+            return typed[: found.start()] + typed[found.end() :]
+        begun = _BEGUN_ANSWER.search(typed)
+        if begun:
+            self._begun = begun[0]
+            return typed[: begun.start()]
+        return typed
+
+    def wait(self, descriptor: int) -> None:
+        """Take an answer that is on its way, so that it doesn't reach the next program; call it in raw mode."""
+        while self.is_open and select.select([descriptor], [], [], LATE_ANSWER_SECONDS)[0]:
+            data = os.read(descriptor, CHUNK_BYTES)
+            if not data:
+                return
+            self.take(data.decode("utf-8", "replace"))
+
+
+def theme_of_variables(environ: Mapping[str, str]) -> ThemeName | None:
+    """The theme for the background that COLORFGBG names; None if it names none."""
+    background = environ.get("COLORFGBG", "").rpartition(";")[2]
+    if not background.isdigit():
+        return None
+    return "light" if background in ("7", "15") else "dark"
 
 
 class TerminalFrontend:
@@ -222,11 +338,16 @@ class TerminalFrontend:
         history_file: Path,
         *,
         colour: bool,
-        keys: Literal["emacs", "vi"] = "emacs",
+        settings: ChatSettings,
     ) -> None:
         self._stream = stream
         self._status = status
-        self._renderer = TerminalRenderer(colour=colour)
+        self._settings = settings
+        known = theme_of_variables(environment()) if settings.theme == "auto" else settings.theme
+        self._renderer = TerminalRenderer(colour=colour, theme=known or "dark")
+        self._background = BackgroundQuestion(self.use_theme)
+        self._asks_background = colour and known is None
+        self._calling: asyncio.TimerHandle | None = None
         self._output = _output(stream, colour=colour)
         self._pending: list[str] = []
         self._flush_is_due = False
@@ -238,15 +359,18 @@ class TerminalFrontend:
         )  # fmt: skip
         self._app: Application[None] = Application(
             BottomPane(status, self._renderer, self._output).layout(self._buffer),
-            key_bindings=chat_keys(self._buffer, self._tell, self._edit, lambda: self._status.choices),
-            style=STYLE,
+            key_bindings=merge_key_bindings(
+                [chat_keys(self._buffer, self._tell, self._edit), view_keys(self._buffer, status, self._tell)]
+            ),
+            style=DynamicStyle(lambda: STYLES[self._renderer.theme]),
             color_depth=None if colour else ColorDepth.DEPTH_1_BIT,
             erase_when_done=True,
-            editing_mode=EditingMode.VI if keys == "vi" else EditingMode.EMACS,
-            input=create_input(sys.stdin),
+            editing_mode=EditingMode.VI if settings.keys == "vi" else EditingMode.EMACS,
+            input=_input(self._background.take),
             output=self._output,
         )
         self._app.ttimeoutlen = ESCAPE_SECONDS
+        self._app.key_processor.before_key_press += lambda _: self.person_came()
 
     @property
     def columns(self) -> int:
@@ -260,7 +384,9 @@ class TerminalFrontend:
             self._print(f"\n{text}" if gap else text)
 
     def show_answer(self, text: str) -> None:
-        self.show(ChatMarkdown(text), gap=True)
+        drawn = self._renderer.draw_markdown(text, self.columns)
+        if drawn:
+            self._print(f"\n{drawn}")
 
     def refresh(self) -> None:
         # Hundreds of words may arrive in a second; twenty redraws look the same.
@@ -271,6 +397,32 @@ class TerminalFrontend:
     def _draw(self) -> None:
         self._refresh_is_due = False
         self._app.invalidate()
+
+    def use_theme(self, theme: ThemeName) -> None:
+        self._renderer.use_theme(theme)
+        self._app.invalidate()
+
+    @property
+    def has_colour(self) -> bool:
+        return self._renderer.has_colour
+
+    def await_person(self, why: str) -> None:
+        self.person_came()
+        if self._settings.notify != "off":
+            loop = asyncio.get_running_loop()
+            self._calling = loop.call_later(self._settings.notify_after, self._call_person, one_line(why))
+
+    def person_came(self) -> None:
+        if self._calling is not None:
+            self._calling.cancel()
+            self._calling = None
+
+    def _call_person(self, why: str) -> None:
+        self._calling = None
+        environ = environment()
+        is_known = environ.get("TERM_PROGRAM") in NOTIFYING_TERMINALS and not environ.get("TMUX")
+        shows = self._settings.notify == "osc9" or (self._settings.notify == "auto" and is_known)
+        self.send(f"\x1b]9;{why}\x07" if shows else "\x07")
 
     def send(self, sequence: str) -> None:
         with suppress(OSError):  # the terminal is gone; a signal ends the chat
@@ -351,14 +503,20 @@ class TerminalFrontend:
                 listener.submit(line)
             if rest.isprintable():
                 self._buffer.insert_text(rest)
+            if self._asks_background and environment().get("TERM", "").startswith(ANSWERING_TERMINALS):
+                self._background.is_open = True
+                self._output.write_raw(ASK_BACKGROUND)
+                self._output.flush()
             ticking = asyncio.create_task(self._tick())
             try:
                 with suppress(EOFError, OSError):  # the terminal is gone
                     await self._app.run_async(set_exception_handler=False)
             finally:
                 ticking.cancel()
+                self.person_came()
                 await asyncio.gather(ticking, return_exceptions=True)
                 self._flush()
+                self._background.wait(sys.stdin.fileno())
 
     def stop(self) -> None:
         if self._app.is_running and not self._app.is_done:
@@ -376,6 +534,25 @@ class TerminalFrontend:
             what(self._listener)
 
 
+if sys.platform != "win32":
+
+    class FilteredInput(Vt100Input):
+        """The terminal's input; `take` sees what arrives first and hands on what was typed."""
+
+        def __init__(self, take: Callable[[str], str]) -> None:
+            super().__init__(sys.stdin)
+            self._take = take
+
+        def read_keys(self) -> list[KeyPress]:
+            self.vt100_parser.feed(self._take(self.stdin_reader.read()))
+            keys, self._buffer = self._buffer, []
+            return keys
+
+
+def _input(take: Callable[[str], str]) -> Input:
+    return create_input(sys.stdin) if sys.platform == "win32" else FilteredInput(take)
+
+
 def _output(stream: TextIO, *, colour: bool) -> Output:
     if sys.platform == "win32":
         return create_output(stream)
@@ -390,6 +567,17 @@ def _output(stream: TextIO, *, colour: bool) -> Output:
     depth = None if colour else ColorDepth.DEPTH_1_BIT
     # Do not ask for the cursor position: a late reply would end up as input of the next program.
     return Vt100_Output(stream, size, default_color_depth=depth, enable_cpr=False)
+
+
+async def edit_line(text: str, stream: TextIO) -> str | None:
+    """The text as the person changes it on the terminal, which must be free; None if they gave up."""
+    if "\n" in text:
+        return await edit_in_editor(text, stream)
+    session: PromptSession[str] = PromptSession(input=create_input(sys.stdin), output=_output(stream, colour=False))
+    try:
+        return await session.prompt_async("> ", default=text)
+    except (KeyboardInterrupt, EOFError):
+        return None
 
 
 def _typed_ahead() -> str:

@@ -17,10 +17,12 @@ from toolcrib.config.environment import environment
 from toolcrib.config.load import load_settings
 from toolcrib.config.os_errors import current_folder
 from toolcrib.config.settings import Settings
+from toolcrib.core.approvals import MODES, Mode
 from toolcrib.core.context import CancelToken
 from toolcrib.core.errors import UsageError
 from toolcrib.providers.choose import explain_choice
 from toolcrib.providers.embedded.catalog import find_model
+from toolcrib.sessions.store import SessionStore
 
 if TYPE_CHECKING:
     from toolcrib.providers.embedded.weights import WeightsStore
@@ -126,6 +128,11 @@ class _Lines:
     flag_value=LATEST,
     help="Resume this session; without an id, the latest one.",
 )
+@click.option(
+    "--mode",
+    type=click.Choice(MODES),
+    help="ask: approve each edit; auto-edit: edit files of the workspace freely; plan: only read, end with a plan.",
+)
 @click.option("-c", "--continue", "continues", is_flag=True, help="Resume the latest session.")
 @click.option("--quiet", is_flag=True, help="Print only the answer, no progress.")
 @click.option("--json", "as_json", is_flag=True, help="With -q: print each event as a line of JSON.")
@@ -145,6 +152,7 @@ def chat(
     quiet: bool,
     as_json: bool,
     dry_run: bool,
+    mode: Mode | None,
 ) -> int:
     """Chat with the agent, or ask it one question.
 
@@ -187,6 +195,7 @@ def chat(
         quiet=quiet,
         as_json=as_json,
         dry_run=dry_run,
+        mode=mode,
     )
     return open_chat(options)
 
@@ -200,7 +209,7 @@ def open_chat(options: ChatOptions) -> int:
         settings,
         model=options.model,
         provider=options.provider,
-        check=lambda: require_known_toolsets(open_runtime(), [*(options.toolsets or ()), *options.disabled_toolsets]),
+        check=lambda: _check_names(options, settings),
     )
     if options.query is not None:
         from toolcrib.cli.chat.one_shot import answer_once  # noqa: PLC0415 - imports no prompt_toolkit and no rich
@@ -209,6 +218,17 @@ def open_chat(options: ChatOptions) -> int:
     from toolcrib.cli.chat.session import run_interactive  # noqa: PLC0415 - imports prompt_toolkit and rich
 
     return asyncio.run(run_interactive(options, settings))
+
+
+def _check_names(options: ChatOptions, settings: Settings) -> None:
+    """Raise for a toolset or a session that does not exist."""
+    require_known_toolsets(open_runtime(), [*(options.toolsets or ()), *options.disabled_toolsets])
+    if options.resume is not None:
+        store = SessionStore(settings.home.sessions_file)
+        try:
+            store.get(options.resume)
+        finally:
+            store.close()
 
 
 def _folder(cwd: str | None) -> str | None:

@@ -124,13 +124,13 @@ DEFAULT_MODEL = _QWEN_05B.name
 
 
 class UnknownEmbeddedModel(UnknownName):
-    kind = "embedded model"
+    kind = "model"
 
 
 def find_model(name: str) -> EmbeddedModel:
     """The model with this name; the default for an empty name."""
     model = MODELS.get(name or DEFAULT_MODEL)
     if model is None:
-        advice = f"known models: {', '.join(MODELS)}; write another provider's model as PROVIDER/MODEL"
+        advice = f"toolcrib itself has {', '.join(MODELS)}; write another provider's model as PROVIDER/MODEL"
         raise UnknownEmbeddedModel(name, MODELS, advice=advice)
     return model
