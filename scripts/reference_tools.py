@@ -31,7 +31,24 @@ class Facts:
     where: str
 
 
+A_PAGE = "in the session's browser: on the machine that runs toolcrib, or where `browser.cdp_url` says"
+READS_PAGE = "reaches the host of the page, and what its scripts load"
+
 FACTS = {
+    "browser_back": Facts(READS_PAGE, A_PAGE),
+    "browser_cdp": Facts(
+        f"{READS_PAGE}; cookies are a secret, and commands that change something need approval", A_PAGE
+    ),
+    "browser_click": Facts(f"{READS_PAGE}; submitting a form, buying and downloading need approval", A_PAGE),
+    "browser_console": Facts(f"{READS_PAGE}; an expression needs approval", A_PAGE),
+    "browser_dialog": Facts(READS_PAGE, A_PAGE),
+    "browser_get_images": Facts(READS_PAGE, A_PAGE),
+    "browser_navigate": Facts("reaches the host of the address, and what the page loads", A_PAGE),
+    "browser_press": Facts(f"{READS_PAGE}; Enter in a form that sends something needs approval", A_PAGE),
+    "browser_scroll": Facts(READS_PAGE, A_PAGE),
+    "browser_snapshot": Facts(READS_PAGE, A_PAGE),
+    "browser_type": Facts(f"{READS_PAGE}; passwords and uploads need approval", A_PAGE),
+    "browser_vision": Facts(READS_PAGE, A_PAGE),
     "clarify": Facts("asks the person", "wherever a person can be asked"),
     "cronjob": Facts(
         "changes what runs later, except `list`; a script, a command or a file to deliver to, and another folder to "

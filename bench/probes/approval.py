@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 LIMIT_SECONDS = 5.0
 
@@ -49,6 +50,8 @@ def judge_of(side: str) -> Callable[[str], str]:
 
         analyse("true | true")
         return lambda command: analyse(command).verdict
+    if side == "files":
+        return judge_with_files()
     from tools.approval import detect_dangerous_command, detect_hardline_command
 
     def judge(command: str) -> str:
@@ -58,6 +61,21 @@ def judge_of(side: str) -> Callable[[str], str]:
 
     judge("true")
     return judge
+
+
+def judge_with_files() -> Callable[[str], str]:
+    """Ours as the gate calls it: in a folder with files and a link, which it looks at."""
+    from toolcrib.approval.command_reader import read_command
+
+    home = Path.cwd()
+    work = home / "project"
+    (work / "src").mkdir(parents=True)
+    (home / ".ssh").mkdir()
+    for number in range(40):
+        (work / "src" / f"m{number}.py").touch()
+    (work / "l").symlink_to(work / "src")
+    read_command("true | true")
+    return lambda command: read_command(command, cwd=str(work), home=str(home), here=True).assessment.verdict
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from toolcrib.approval.deferred_gate import DeferredGate
+from toolcrib.config.browser_settings import has_playwright
 from toolcrib.config.environment import environment
 from toolcrib.config.redact import redact
 from toolcrib.config.settings import Settings
@@ -23,7 +24,7 @@ from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import UsageError
 from toolcrib.core.lazy import lazy
 from toolcrib.core.ports import Gate, ResultStore, SecretAsker
-from toolcrib.core.types import JsonObject, ToolResult
+from toolcrib.core.types import Effect, JsonObject, ToolResult
 from toolcrib.definitions.build import DefinitionBuilder
 from toolcrib.definitions.search import ToolIndex
 from toolcrib.dispatch.parallel import CallQueue
@@ -31,6 +32,7 @@ from toolcrib.hooks.manager import HookManager
 from toolcrib.registry.registry import ToolRegistry
 
 if TYPE_CHECKING:
+    from toolcrib.browser.service import BrowserService
     from toolcrib.code_execution.service import CodeExecutionService
     from toolcrib.core.context import Asker, ConversationPort, ModelPort, ProcessesPort, ToolService
     from toolcrib.core.ports import FileSnapshots
@@ -203,9 +205,46 @@ class RuntimeServices:
         """Search and pages; it ends its worker processes when it is closed."""
         from toolcrib.web.service import WebService  # noqa: PLC0415
 
-        service = WebService(self._runtime.settings, self)
+        service = WebService(self._runtime.settings, self, render=self._render_page)
         self._closing.callback(service.close)
         return service
+
+    @lazy
+    def browser(self) -> BrowserService:
+        """Browsers of sessions, with their own event loop."""
+        from toolcrib.browser.service import BrowserService  # noqa: PLC0415
+        from toolcrib.web.guard import AddressGuard, AddressRules  # noqa: PLC0415
+
+        settings = self._runtime.settings
+        service = BrowserService(
+            settings,
+            self,
+            guard=lambda: AddressGuard(AddressRules.from_settings(settings)),
+            admit=self._admit,
+        )
+        self._closing.callback(service.close)
+        return service
+
+    async def _render_page(self, url: str, seconds: float) -> tuple[str, str] | None:
+        """A page after its scripts ran; None if there is no browser."""
+        if not has_playwright():
+            return None
+        return await self.browser.render(url, seconds)
+
+    async def _admit(self, ctx: ToolContext, arguments: JsonObject, effects: tuple[Effect, ...]) -> str:
+        """Ask the gate about effects that a running call turns out to have; returns why they are denied."""
+        entry = self._runtime.registry.get_entry(ctx.tool_name)
+        if entry is None:
+            return "its tool is gone"
+        verdict = self._runtime.gate.judge(entry, arguments, effects, ctx)
+        if verdict.decision == "ask" or verdict.dangers:
+            verdict = await self._runtime.gate.resolve(entry, arguments, verdict, ctx)
+        return "" if verdict.decision == "allow" else "; ".join(verdict.reasons) or "it was denied"
+
+    async def end_session(self, session_id: str) -> None:
+        """Give back what only a session that ended needed."""
+        if RuntimeServices.browser.is_built(self):
+            await self.browser.end_session(session_id)
 
     @lazy
     def vision(self) -> VisionService:
@@ -224,7 +263,9 @@ class RuntimeServices:
             return None
         from toolcrib.undo.snapshotter import Snapshotter  # noqa: PLC0415
 
-        return Snapshotter(settings, self, self._runtime.workspace)
+        snapshotter = Snapshotter(settings, self, self._runtime.workspace)
+        self._closing.callback(snapshotter.close)
+        return snapshotter
 
     @lazy
     def tool_catalog(self) -> ToolCatalog:

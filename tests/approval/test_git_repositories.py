@@ -17,7 +17,6 @@ from toolcrib.approval.git_repositories import changed_since
 from toolcrib.approval.policy import Action, Decision, decide
 from toolcrib.core.git_metadata import harmless_settings, read_settings, starts_programs
 from toolcrib.core.types import Effect
-from toolcrib.undo.program_targets import GitUnknown, _ask
 
 STARTING = [
     "[core]\n\tfsmonitor = /tmp/x\n",
@@ -189,16 +188,3 @@ def test_worktrees_use_the_settings_of_their_repository(repository: Path, tmp_pa
     subprocess.run(["git", "config", "core.fsmonitor", "./x"], cwd=repository, check=True)
     assert "fsmonitor" not in changed_since(str(tmp_path / "w"), ["status"], 1.0)
     assert "changed during this session" in changed_since(str(tmp_path / "w"), ["status"], 1.0)
-
-
-def test_questions_for_undo_start_no_filter(repository: Path, tmp_path: Path):
-    """Git would run it to compare a changed file, so git is not asked."""
-    marker = tmp_path / "marker"
-    (repository / "a").write_text("a")
-    subprocess.run(["git", "add", "a"], cwd=repository, check=True)
-    subprocess.run(["git", "config", "filter.x.clean", f"touch {marker}; cat"], cwd=repository, check=True)
-    (repository / ".gitattributes").write_text("* filter=x\n")
-    (repository / "a").write_text("b")
-    with pytest.raises(GitUnknown):
-        _ask(str(repository), "diff", "--name-only", "-z")
-    assert not marker.exists()

@@ -205,6 +205,32 @@ def test_importing_the_library_touches_nothing(environ: dict[str, str], tmp_path
     assert done.stdout.endswith(" 1\n")
 
 
+def test_commands_of_a_library_process_cannot_read_its_environment(environ: dict[str, str], tmp_path: Path) -> None:
+    """A host that runs commands through a Runtime shows them no key in `/proc`, and keeps its own variables."""
+    code = (
+        "import ctypes, json, os, pathlib, subprocess\n"
+        "from toolcrib.registry.default import registry\n"
+        "from toolcrib.registry.registry import ToolRegistry\n"
+        "from toolcrib.testing import ScriptedApprover, isolated_runtime\n"
+        f"home = pathlib.Path({str(tmp_path / 'crib')!r})\n"
+        "options = {'registry': ToolRegistry(parent=registry), 'approver': ScriptedApprover('once')}\n"
+        "with isolated_runtime(home, 'terminal: {login_shell: false}', **options) as runtime:\n"
+        "    command = f'cat -v /proc/{os.getpid()}/environ'\n"
+        "    seen = str(runtime.call_sync('terminal', {'command': command}).content)\n"
+        "inherited = subprocess.run(['printenv', 'TIDES_API_KEY'], capture_output=True, text=True).stdout\n"
+        "print(json.dumps([seen, os.environ['TIDES_API_KEY'], inherited, ctypes.CDLL(None).prctl(3, 0, 0, 0, 0)]))\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environ, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    seen, own, inherited, dumpable = json.loads(done.stdout)
+
+    assert "PATH=" in seen
+    assert not any(secret in seen for secret in (KEY, UNNAMED, "TIDES_API_KEY"))
+    assert (own, inherited.strip(), dumpable) == (KEY, KEY, 1)
+
+
 def test_the_exit_code_and_standard_input_stay(environ: dict[str, str], tmp_path: Path) -> None:
     """A wrong command line still exits with 2, and piped input still arrives."""
     start = [sys.executable, "-m", "toolcrib"]

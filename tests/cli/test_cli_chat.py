@@ -311,3 +311,17 @@ def test_a_misspelt_toolset_is_told_before_anything_is_fetched(
     assert done.code == 2
     assert "did you mean 'web'" in done.stderr
     assert "MB" not in done.stderr
+
+
+def test_at_a_terminal_the_waiting_time_is_shown(toolcrib: Program) -> None:
+    """A slow model does not look broken: a line counts the seconds, and is gone at the end."""
+    with ScriptedModelServer(otherwise=Stream("never", stall_after=1)) as server:
+        toolcrib.write(
+            "config.yaml",
+            f"model: {{default: m, provider: mine}}\nproviders:\n  mine: {{base_url: '{server.base_url}'}}\n",
+        )
+        seen = toolcrib.on_terminal("chat", "-q", "Hello", answers=(("thinking, ", "^C"),))
+
+    assert seen.code == 130
+    assert "s; Ctrl-C stops" in seen.stdout
+    assert "\r\x1b[K" in seen.stdout.rpartition("Ctrl-C stops")[2]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cli.cli_program import Program
+from toolcrib.cli.models import embedded_lines
 from toolcrib.core.models import Usage
 from toolcrib.providers.scripted import calls, says
 from toolcrib.testing.model_server import ErrorResponse, ScriptedModelServer
@@ -251,3 +252,12 @@ def test_a_provider_that_is_misspelt_is_no_model(toolcrib: Program):
     assert done.code == 2
     assert "did you mean 'anthropic'" in done.stderr
     assert not (toolcrib.home / "config.yaml").exists()
+
+
+def test_the_larger_embedded_model_is_recommended_where_memory_allows() -> None:
+    """The wizard says whether it fits; the default needs no such word."""
+    roomy, tight = embedded_lines(8_000_000_000), embedded_lines(1_000_000_000)
+
+    assert "enough memory" in next(line for line in roomy if "1.5b" in line)
+    assert "1,000 MB are free here" in next(line for line in tight if "1.5b" in line)
+    assert not any("memory" in line for line in roomy if "0.5b (" in line)

@@ -15,7 +15,8 @@ from tests.cli.cli_program import Program
 from toolcrib.core.messages import Message, RequestedCall, user_message
 from toolcrib.core.models import Usage
 from toolcrib.sessions.store import SessionStore
-from toolcrib.undo.history import FileHistory
+from toolcrib.undo.files import FileState
+from toolcrib.undo.store import CallStart, UndoStore
 
 KEY = "sk-" + "a1B2" * 8
 DAY = 86_400
@@ -321,15 +322,15 @@ def test_a_conversation_goes_with_its_helpers_and_its_copies(toolcrib: Program, 
     helper = talk(store, "Helper", source="subagent", parent_id=session, parent_kind="delegate")
     talk(store, "Of the helper", source="subagent", parent_id=helper, parent_kind="delegate")
     branch = store.branch(session).id
-    (toolcrib.home / "cache" / "undo" / session).mkdir(parents=True)
-    (toolcrib.home / "cache" / "undo" / session / "index.jsonl").write_text("{}")
+    undo = UndoStore(toolcrib.home / "cache" / "undo")
+    with undo.write() as connection:
+        undo.begin(connection, session, CallStart(id="c", tool="write_file", at=1.0), {"/a": FileState(kind="missing")})
 
     outcome = toolcrib("sessions", "delete", session, "--yes")
 
     assert "Deleted 3 sessions." in outcome.stdout
     assert [one.id for one in store.list(include_hidden=True)] == [branch]
-    assert FileHistory(toolcrib.home / "cache" / "undo").changed(session) == []
-    assert not (toolcrib.home / "cache" / "undo" / session).exists()
+    assert undo.calls(session) == []
 
 
 def test_old_conversations_are_deleted_by_age(toolcrib: Program, store: SessionStore, clock: Clock) -> None:

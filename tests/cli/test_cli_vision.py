@@ -18,8 +18,7 @@ def state_of(toolcrib: Program, tool: str, **environ: str) -> dict[str, object]:
 
 
 def test_looking_is_available_with_a_model_that_sees(toolcrib: Program) -> None:
-    """The key of a service whose models see is enough, and so is a model in the config."""
-    assert state_of(toolcrib, "vision_analyze", OPENAI_API_KEY="key-0123456789")["available"] is True
+    """A model in the config is enough."""
     toolcrib.write(
         "config.yaml", "auxiliary: {vision: {model: mine/eyes}}\nproviders: {mine: {base_url: 'http://a/v1'}}\n"
     )

@@ -8,7 +8,6 @@ import pytest
 
 from tests.cli.embedded_tasks import DAYS_TOOL, FIRST, SECOND, Tasks, attempt_tasks
 from toolcrib.agent.host import AgentHost
-from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest
 from toolcrib.registry.default import registry
 from toolcrib.registry.registry import ToolRegistry
 
@@ -17,26 +16,23 @@ pytestmark = pytest.mark.services
 WANTED = 12
 
 
-class YesApprover:
-    """A person who agrees; the tasks are harmless."""
-
-    async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
-        return ApprovalAnswer(choice="once")
-
-
 @pytest.mark.parametrize("tasks", [FIRST, SECOND], ids=["first", "second"])
 async def test_most_everyday_tasks_are_done(
     tasks: Tasks, model_dir: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At least 12 of 15: facts about files, commands, a tool of one's own, notes, changes, small talk."""
+    """At least 12 of 15: facts about files, commands, a tool of one's own, notes, changes, small talk.
+
+    Nobody approves anything: what the gate would ask about is denied, whatever the model comes up with.
+    """
     monkeypatch.setenv("TOOLCRIB_MODEL_DIR", model_dir)
     tools = tmp_path / "home" / "tools"
     tools.mkdir(parents=True)
     (tools / "days.py").write_text(DAYS_TOOL)
+    (tmp_path / "work").mkdir()
     host = AgentHost(
         home=tmp_path / "home",
         entry_point="interactive",
-        approver=YesApprover(),
+        workspace=tmp_path / "work",
         registry=ToolRegistry(parent=registry),
         platform="cli",
         provider="embedded",

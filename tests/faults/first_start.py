@@ -26,8 +26,7 @@ from toolcrib.processes.ledger import Ledger
 from toolcrib.sessions.health import examine_database
 from toolcrib.sessions.memory import MemoryOperation, MemoryStore
 from toolcrib.sessions.store import SessionStore
-from toolcrib.undo.journal import SnapshotBefore
-from toolcrib.undo.store import UndoStore
+from toolcrib.undo.store import CallStart, UndoStore
 
 
 def use_sessions(home: Home) -> None:
@@ -73,8 +72,10 @@ def use_processes(home: Home) -> None:
 def use_undo(home: Home) -> None:
     store = UndoStore(home.undo_dir)
     for session in ("shared", f"own-{os.getpid()}"):
-        store.say(session, SnapshotBefore(id=f"call-{os.getpid()}", tool="write_file", at=1.0), "nothing saved")
-        assert f"call-{os.getpid()}" in {entry.id for entry in store.entries(session)}
+        call = f"call-{session}-{os.getpid()}"
+        with store.write() as connection:
+            store.begin(connection, session, CallStart(id=call, tool="write_file", at=1.0), {})
+        assert call in {one.id for one in store.calls(session)}
 
 
 def use_memory(home: Home) -> None:

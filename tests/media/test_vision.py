@@ -72,6 +72,19 @@ async def test_addresses_and_data_urls_are_images_too(
     assert [image.size for image in sent_images(eyes.requests[0].body)] == [(80, 20), (40, 20), (40, 20)]
 
 
+async def test_a_list_that_was_written_as_text_is_understood(
+    open_vision: OpenVision, eyes: ScriptedModelServer
+) -> None:
+    """Models pass lists as JSON text."""
+    runtime = open_vision()
+    png_in(runtime, "a.png")
+    png_in(runtime, "b.png")
+
+    found = await look(runtime, '["a.png", "b.png"]')
+
+    assert [one["source"] for one in found["images"]] == ["a.png", "b.png"]
+
+
 async def test_private_addresses_are_refused_for_images(
     open_vision: OpenVision, eyes: ScriptedModelServer, site: Site
 ) -> None:

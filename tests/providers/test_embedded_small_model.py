@@ -11,13 +11,19 @@ from hypothesis import strategies as st
 
 from toolcrib.core.messages import Message, RequestedCall, user_message
 from toolcrib.core.models import CallDelta, Delta, ModelRequest, ModelResponse, Notice, TextDelta
+from toolcrib.providers.embedded.everyday_tools import (
+    ANSWER,
+    EVERYDAY_TOOLS,
+    is_small_talk,
+    named_tools,
+    nearest_examples,
+)
 from toolcrib.providers.embedded.small_model import (
     SmallModel,
     candidates,
     instruction,
     lean,
     may_become_a_call,
-    named_tools,
     parse_choice,
     reply_schema,
     take_calls,
@@ -323,3 +329,58 @@ async def test_answers_are_bounded_and_without_chance() -> None:
 
     assert (plain.temperature, plain.max_output_tokens) == (0.0, 700)
     assert (wild.temperature, wild.max_output_tokens) == (0.7, 5)
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        ("Hello!", True),
+        ("Who are you?", True),
+        ("thank you very much", True),
+        ("Tell me a joke about cats", True),
+        ("Run the command `echo hello`", False),
+        ("Write 'thanks for all the fish' to note.txt", False),
+        ("run ls", False),
+        ("Which file is the largest here?", False),
+        ("How much free space is on the disk?", False),
+        ("zebra", False),
+    ],
+)
+def test_small_talk_is_recognised_and_quotations_do_not_count(question: str, expected: bool) -> None:
+    """Only a question that is most like small talk skips the everyday tools."""
+    assert is_small_talk(question) is expected
+
+
+@pytest.mark.parametrize(
+    ("question", "tool", "words"),
+    [
+        ("run uptime", "terminal", "whoami"),
+        ("what's the biggest file in this directory?", "terminal", "sort -rn"),
+        ("Replace the word blue with green in paint.txt", "patch", "old_string"),
+        ("What does todo.md say?", "read_file", "letter.txt"),
+        ("Save 'water the roses' in garden.txt", "write_file", "content"),
+        ("Which files contain the word apple?", "search_files", "banana"),
+    ],
+)
+def test_the_most_similar_example_comes_last(question: str, tool: str, words: str) -> None:
+    """A small model imitates what it read last."""
+    _, reply = nearest_examples(question, {*EVERYDAY_TOOLS, ANSWER}, 6)[-1]
+
+    assert json.loads(reply)["name"] == tool
+    assert words in reply or words in nearest_examples(question, {*EVERYDAY_TOOLS, ANSWER}, 6)[-1][0]
+
+
+async def test_everyday_tools_are_offered_in_short_words() -> None:
+    """One required parameter instead of seven, and similar questions with their calls before the real one."""
+    reply = '{"name": "terminal", "arguments": {"command": "uptime"}}'
+
+    response, [request], _ = await ask("run uptime", steps=[reply])
+
+    assert response.message.tool_calls[0].name == "terminal"
+    assert "- terminal(command): Run a shell command:" in request.system
+    assert [one["properties"]["name"]["const"] for one in request.response_schema["anyOf"]] == [
+        "terminal",
+        "read_file",
+        "answer",
+    ]
+    assert [one.role for one in request.messages] == ["user", "assistant"] * 6 + ["user"]

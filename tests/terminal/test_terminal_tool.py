@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest
 from toolcrib.core.context import CancelToken
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.registry import ToolRegistry
@@ -393,3 +394,52 @@ def test_commands_do_not_inherit_ignored_signals(tmp_path: Path) -> None:
 
     ignored = int(json.loads(done.stdout)["output"].split()[1], 16)
     assert ignored & 0b111 == 0
+
+
+def test_target_in_a_variable_of_an_earlier_command_is_judged(tmp_path: Path) -> None:
+    """What one command exports or defines is known when the next one is judged, and so are the links it made."""
+    folder, home = tmp_path / "work", tmp_path / "crib"
+    folder.mkdir()
+    settings = home / "config.yaml"
+    options: dict[str, Any] = {"registry": ToolRegistry(parent=default_registry), "workspace": folder}
+    with isolated_runtime(home, CONFIG, **options) as runtime:
+        before = settings.read_text()
+        for prepare, use in (
+            (f"export target={settings}", 'echo "a: 1" >> "$target"'),
+            (
+                f"save() {{ echo 'a: 1' >> {settings.parent}/$1; }}; export PLACE={home}",
+                'echo "a: 1" > $PLACE/config.yaml',
+            ),
+            ("true", "save config.yaml"),
+        ):
+            call(runtime, prepare)
+            assert call(runtime, use)["error_type"] == "denied", use
+        (folder / "l").symlink_to(home)
+        assert call(runtime, "echo 'a: 1' > l/config.yaml")["error_type"] == "denied"
+        assert call(runtime, "export target=out.txt")["exit_code"] == 0
+        assert call(runtime, 'echo fine > "$target"; cat "$target"')["output"].strip() == "fine"
+
+    assert settings.read_text() == before
+
+
+def test_link_that_changes_after_the_question_is_not_followed(tmp_path: Path) -> None:
+    """An approval is for what was asked about: a command that reaches something else by then is denied."""
+    folder, home = tmp_path / "work", tmp_path / "crib"
+    folder.mkdir()
+    harmless = tmp_path / "elsewhere"
+    harmless.mkdir()
+    (folder / "l").symlink_to(harmless)
+
+    class Swapping(ScriptedApprover):
+        async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
+            (folder / "l").unlink()
+            (folder / "l").symlink_to(home)
+            return await super().ask(request)
+
+    options: dict[str, Any] = {"registry": ToolRegistry(parent=default_registry), "workspace": folder}
+    with isolated_runtime(home, CONFIG, approver=Swapping("once"), **options) as runtime:
+        before = (home / "config.yaml").read_text()
+        answer = call(runtime, "chmod 777 notes; echo 'a: 1' > l/config.yaml")
+
+    assert answer["error_type"] == "denied"
+    assert (home / "config.yaml").read_text() == before

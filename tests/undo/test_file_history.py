@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,11 +12,14 @@ import pytest
 from tests.undo.undo_work import SESSION, Work, working_in
 from toolcrib.core.types import Effect
 from toolcrib.runtime import Runtime
-from toolcrib.undo import journal
-from toolcrib.undo.file_snapshot import GUESSED_FILES, FileSnapshot, SnapshotLimits, TargetPath, UndoScope
+from toolcrib.undo import store
 from toolcrib.undo.files import LocalFiles
 from toolcrib.undo.history import FileHistory, UnknownCall
-from toolcrib.undo.store import MAX_SESSIONS
+from toolcrib.undo.path_snapshot import PathSnapshot, SnapshotLimits
+
+
+def stored_bytes(work: Work) -> bytes:
+    return b"".join(one.read_bytes() for one in work.history.store.folder.rglob("*") if one.is_file())
 
 
 def test_a_session_is_shown_as_a_whole(work: Work) -> None:
@@ -235,10 +237,10 @@ def test_a_tool_that_calls_another_is_undone_as_one(work: Work) -> None:
     assert {name: entry[2] for name, entry in work.tree().items()} == {"a": b"before"}
 
 
-def test_links_are_not_followed_out_of_the_folder(work: Work, tmp_path: Path) -> None:
-    """What a link outside points to is neither copied nor changed; inside, the real file is kept."""
+def test_what_is_written_through_a_link_is_undone(work: Work, tmp_path: Path) -> None:
+    """A link stays a link, and the file that it leads to gets its content back, also outside of the workspace."""
     outside = tmp_path / "outside"
-    outside.write_text("private")
+    outside.write_text("theirs")
     work.path("out").symlink_to(outside)
     work.path("real").write_text("before")
     work.path("in").symlink_to("real")
@@ -246,12 +248,12 @@ def test_links_are_not_followed_out_of_the_folder(work: Work, tmp_path: Path) ->
     work.write("out", "changed")
     work.write("in", "changed")
     work.run("echo again > in; echo again > out")
-    work.undo()
+    work.history.undo(SESSION)
 
-    assert outside.read_text() == "again\n"
+    assert outside.read_text() == "theirs"
     assert work.path("real").read_text() == "before"
     assert work.path("in").is_symlink()
-    assert b"private" not in b"".join(one.read_bytes() for one in work.history.store.folder.rglob("*.pack"))
+    assert work.path("out").is_symlink()
 
 
 def test_a_folder_that_became_a_link_is_not_written_through(work: Work, tmp_path: Path) -> None:
@@ -299,7 +301,7 @@ def test_a_full_tree_comes_back(work: Work) -> None:
 
 
 def test_what_git_keeps_is_not_touched(work: Work) -> None:
-    """Of a repository that is deleted the files come back; its .git does not, and the journal says so."""
+    """Of a repository that is deleted the files come back; its .git does not, and the record says so."""
     work.path("repo/.git").mkdir(parents=True)
     work.path("repo/.git/HEAD").write_text("ref: refs/heads/main\n")
     work.path("repo/code.py").write_text("code")
@@ -310,35 +312,37 @@ def test_what_git_keeps_is_not_touched(work: Work) -> None:
 
     assert sorted(work.tree()) == ["repo", "repo/code.py"]
     assert any(".git" in note and "not saved" in note for note in work.notes())
-    assert not any(b"refs/heads" in one.read_bytes() for one in work.history.store.folder.rglob("*.pack"))
+    assert b"refs/heads" not in stored_bytes(work)
 
 
-def test_only_the_workspace_and_the_skills_are_kept(work: Work, tmp_path: Path) -> None:
-    """Nothing outside the workspace is copied, our own home least of all; the user's skills are the exception."""
-    outside = tmp_path / "outside"
+def test_named_files_are_undone_wherever_they_are_except_in_our_own_home(work: Work, tmp_path: Path) -> None:
+    """What a tool or a command names is covered outside of the workspace, too; of our home, only the skills are."""
+    outside, deleted = tmp_path / "outside", tmp_path / "deleted"
     outside.write_text("x")
-    skills = work.runtime.settings.home.skills_dir
+    deleted.write_text("d")
+    skills, own = work.runtime.settings.home.skills_dir, work.runtime.settings.home.root / "private"
     skills.mkdir(parents=True)
 
     def write(args: dict[str, str], **_: object) -> str:
         outside.write_text("y")
+        own.write_text("o")
         (skills / "SKILL.md").write_text("s")
         return "{}"
 
-    effects = (Effect("write", str(outside)), Effect("write", str(skills / "SKILL.md")))
+    effects = tuple(Effect("write", str(one)) for one in (outside, own, skills / "SKILL.md"))
     work.runtime.registry.register(
         name="both", toolset="test", schema={"description": "x"}, handler=write, effects=effects
     )
     work.call("both")
-    work.run(f"rm {outside}")
+    work.run(f"rm {deleted}")
 
-    assert [Path(one.path).name for one in work.history.changed(SESSION)] == ["SKILL.md"]
-    work.history.undo(SESSION)
+    assert [Path(one.path).name for one in work.history.changed(SESSION)] == ["SKILL.md", "outside", "deleted"]
+    assert [one for one in work.history.undo(SESSION) if one.what == "refused"] == []
+    assert (outside.read_text(), deleted.read_text(), own.read_text()) == ("x", "d", "o")
     assert not (skills / "SKILL.md").exists()
-    assert not outside.exists()
 
 
-def test_calls_without_a_session_have_a_journal_too(make_runtime: Callable[..., Runtime], tmp_path: Path) -> None:
+def test_calls_without_a_session_are_recorded_too(make_runtime: Callable[..., Runtime], tmp_path: Path) -> None:
     """A runtime without an agent keeps files under the name `direct`."""
     target = tmp_path / "a"
     target.write_text("before")
@@ -423,32 +427,35 @@ def test_a_large_file_that_was_moved_is_moved_back(tmp_path: Path) -> None:
         assert work.tree() == before
 
 
-def test_a_session_drops_its_oldest_copies_when_it_is_full(tmp_path: Path) -> None:
-    """The newest calls can be undone; for the oldest the reason is told."""
-    with working_in(tmp_path, "undo:\n  max_session_mb: 0.01\n") as work:
-        for name in "abcdef":
-            work.path(name).write_text(name * 3_000)
-        for name in "abcdef":
-            work.write(name, "new")
+def test_the_oldest_sessions_are_dropped_when_the_store_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The latest session can be undone, the others are forgotten; there is never much more than the limit."""
+    monkeypatch.setattr(store, "CHECKED_BYTES", 10_000)
+    with working_in(tmp_path, "undo:\n  max_total_mb: 0.3\n") as work:
+        for number in range(12):
+            work.path("a").write_bytes(os.urandom(50_000))
+            last = work.path("a").read_bytes()
+            ctx = work.context(session=f"s{number}")
+            work.runtime.call_sync("write", {"path": "a", "text": "new"}, ctx)
 
-        size = sum(one.stat().st_size for one in work.history.store.folder.rglob("*.pack"))
-        undone = work.history.undo_calls(SESSION, 6)
-
-        assert work.path("f").read_text() == "f" * 3_000
-        assert "make room" in next(one for one in undone.refused if one.path.endswith("/a")).reason
-        assert size <= 10_000
+        assert len(stored_bytes(work)) < 1_000_000
+        assert work.history.calls("s0") == []
+        assert work.history.undo_calls("s11").refused == []
+        assert work.path("a").read_bytes() == last
 
 
 def test_equal_contents_are_kept_once(work: Work) -> None:
     """Many copies of one file, and the same file again and again, take the room of one."""
+    same = os.urandom(1000)
     for number in range(5):
-        work.path(f"f{number}").write_text("same" * 1000)
+        work.path(f"f{number}").write_bytes(same)
     work.run("rm f*")
     work.history.undo_calls(SESSION)
     work.run("rm f*")
 
-    kept = b"".join(one.read_bytes() for one in work.history.store.folder.rglob("*.pack"))
-    assert kept.count(b"same" * 1000) == 1
+    with work.history.store.read() as connection:
+        assert connection.execute("SELECT count(*) FROM contents").fetchone() == (1,)
 
 
 def test_a_diff_shows_the_session_as_a_whole(work: Work) -> None:
@@ -468,32 +475,34 @@ def test_a_diff_shows_the_session_as_a_whole(work: Work) -> None:
 
 
 def test_the_copies_are_for_their_owner_and_can_be_forgotten(work: Work) -> None:
-    """Nobody else can read them, and a deleted session leaves none."""
-    work.path("a").write_text("secret")
+    """Nobody else can read them, and of a deleted session nothing is left that no other needs."""
+    secret = "secret" * 100_000
+    work.path("a").write_text(secret)
+    work.path("b").write_text("small secret")
     work.write("a", "b")
+    work.write("b", "b")
     folder = work.history.store.folder
     files = [path for path in folder.rglob("*") if path.is_file()]
 
     assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
-    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in (folder, folder / "contents")} == {0o700}
+    os.utime(next((folder / "contents").iterdir()), (0, 0))
     work.history.forget(SESSION)
-    assert list(folder.iterdir()) == []
+    assert list((folder / "contents").iterdir()) == []
+    with work.history.store.read() as connection:
+        assert connection.execute("SELECT count(*) FROM contents").fetchone() == (0,)
 
 
-def test_the_oldest_sessions_are_pruned(work: Work) -> None:
-    """There are never copies of more sessions than the bound; odd session names stay inside the folder."""
+def test_records_of_an_earlier_format_are_dropped(work: Work) -> None:
+    """Folders of sessions that an earlier version wrote are removed, and the store says so."""
     folder = work.history.store.folder
-    folder.mkdir(parents=True)
-    for number in range(MAX_SESSIONS + 3):
-        (folder / f"old{number}").mkdir()
-        (folder / f"old{number}" / "index.jsonl").write_text("{}")
-        os.utime(folder / f"old{number}" / "index.jsonl", (number, number))
+    (folder / "old").mkdir(parents=True)
+    (folder / "old" / "index.jsonl").write_text("{}")
 
-    work.runtime.call_sync("write", {"path": "a", "text": "x"}, work.context(session="../odd"))
+    work.write("a", "x")
 
-    assert len(list(folder.iterdir())) == MAX_SESSIONS
-    assert not (folder / "old0").exists()
-    assert len(work.history.changed("../odd")) == 1
+    assert not (folder / "old").exists()
+    assert work.changed() == [("a", "created")]
 
 
 def test_a_name_that_is_no_text_is_kept(work: Work) -> None:
@@ -506,30 +515,6 @@ def test_a_name_that_is_no_text_is_kept(work: Work) -> None:
     work.history.undo_calls(SESSION)
 
     assert [os.fsencode(one.name) for one in work.folder.iterdir()] == [b"\xff\xfe"]
-
-
-def test_half_a_line_is_passed_over(work: Work) -> None:
-    """What a killed process left half in the journal does not hide what comes behind it."""
-    work.write("a", "1")
-    with (work.history.store.folder / SESSION / "index.jsonl").open("a") as stream:
-        stream.write('{"event": "before", "id"')
-    work.write("b", "x")
-
-    assert work.changed() == [("a", "created"), ("b", "created")]
-
-
-def test_what_a_power_cut_takes_from_the_journal_is_found_in_the_packs(work: Work) -> None:
-    """A call whose line is lost is one that was cut short, and can be undone by whoever says so."""
-    work.path("a").write_text("before")
-    work.write("a", "after")
-    (work.history.store.folder / SESSION / "index.jsonl").unlink()
-
-    [record] = work.history.calls(SESSION)
-
-    assert (record.tool, record.finished, record.files[0].now) == ("write", False, "new")
-    assert [one.what for one in work.history.undo_calls(SESSION).files] == ["refused"]
-    assert work.history.undo_calls(SESSION, force=True).refused == []
-    assert work.path("a").read_text() == "before"
 
 
 def test_a_large_file_goes_through_several_undos(work: Work) -> None:
@@ -548,41 +533,20 @@ def test_a_large_file_goes_through_several_undos(work: Work) -> None:
     assert work.path("large").read_text() == texts[0]
 
 
-def test_a_journal_that_grew_too_long_loses_its_older_half(work: Work) -> None:
-    """The newest calls can still be undone, and copies that nobody speaks of are gone."""
-    for number in range(4):
-        work.path(f"f{number}").write_text(f"before {number}")
-        work.write(f"f{number}", "after")
-    folder = work.history.store.folder / SESSION
-    with (folder / "index.jsonl").open("r+b") as stream:
-        # So long that it is too long, and none of it is an event.
-        stream.seek(0)
-        lines = stream.read()
-        stream.seek(0)
-        stream.write(b"x" * journal.MAX_BYTES + b"\n" + b"y\n" * 4 + lines)
+@pytest.mark.parametrize("limit", ["max_files: 100", "max_workspace_mb: 0.0001", "max_scan_seconds: 0"])
+def test_a_workspace_beyond_the_limits_is_covered_by_name_only(tmp_path: Path, limit: str) -> None:
+    """The record says so in clear words; what the command names comes back, and nothing else is touched."""
+    with working_in(tmp_path, f"undo:\n  {limit}\n") as work:
+        work.path("named").write_text("named")
+        for number in range(120):
+            work.path(f"m{number:04}").write_text("mine")
 
-    again = FileHistory(work.history.store.folder)
-    again.undo_calls(SESSION)
+        work.run("rm named; ls m00* | xargs rm")
+        undone = work.history.undo_calls(SESSION)
 
-    assert work.path("f3").read_text() == "before 3"
-    assert (folder / "index.jsonl").stat().st_size < 100_000
-    assert len(list(folder.glob("*.pack"))) < 5
-
-
-@pytest.mark.parametrize("command", ["rm -rf tree", "cat names | xargs rm -f"])
-def test_files_beyond_what_was_looked_at_are_never_taken_for_new(work: Work, command: str) -> None:
-    """Where too many files are there to take down all, an undo removes none that was there before."""
-    work.path("names").write_text("".join(f"m{number:04}\n" for number in range(300)))
-    work.path("tree").mkdir()
-    for number in range(GUESSED_FILES + 200):
-        work.path(f"m{number:04}").write_text("mine")
-
-    work.run(command)
-    left = sorted(path for path in work.tree() if path.startswith("m"))
-    work.history.undo_calls(SESSION)
-
-    assert set(left) <= set(work.tree())
-    assert "tree" in work.tree()
+        assert [Path(one.path).name for one in undone.files] == ["named"]
+        assert len(work.tree()) == 21
+        assert any("workspace" in note and "only files that the call names" in note for note in work.notes())
 
 
 def test_a_call_goes_on_when_nothing_can_be_kept(work: Work) -> None:
@@ -596,23 +560,8 @@ def test_a_call_goes_on_when_nothing_can_be_kept(work: Work) -> None:
     assert work.path("a").read_text() == "1"
 
 
-def test_a_tree_larger_than_what_is_kept_is_noted(tmp_path: Path) -> None:
-    """Files beyond the room of a session are reported as not saved; the others come back."""
-    with working_in(tmp_path, "undo:\n  max_session_mb: 0.002\n") as work:
-        work.path("tree").mkdir()
-        for name in "abc":
-            (work.path("tree") / name).write_text(name * 900)
-
-        work.run("rm -rf tree")
-        undone = work.history.undo_calls(SESSION)
-
-        assert [Path(one.path).name for one in undone.refused] == ["c"]
-        assert (work.path("tree") / "a").read_text() == "a" * 900
-        assert subprocess.run(["ls", str(work.path("tree"))], capture_output=True, text=True).stdout == "a\nb\n"
-
-
 def test_what_does_not_fit_on_the_disk_is_noted(work: Work) -> None:
-    """The call goes on, and the journal says that there is no copy."""
+    """The call goes on, and the record says that there is no copy."""
     work.path("large").write_text("x" * 300_000)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
 
@@ -626,28 +575,26 @@ def test_what_does_not_fit_on_the_disk_is_noted(work: Work) -> None:
     assert any(note.startswith("not saved:") and "large" in note for note in work.notes())
 
 
-def test_a_copy_that_another_process_dropped_is_kept_anew(work: Work) -> None:
-    """The same content is only kept once as long as the copy is really there."""
-    work.write("a", "same")
-    work.write("a", "2")
-    for pack in work.history.store.folder.rglob("*.pack"):
-        pack.unlink()
-    work.write("a", "same")
+def test_a_copy_that_is_damaged_is_not_restored(work: Work) -> None:
+    """A content that does not have its digest any more is refused, with the reason."""
+    work.path("a").write_text("before" * 50_000)
+    work.write("a", "after")
+    [copy] = (work.history.store.folder / "contents").iterdir()
+    copy.write_bytes(b"x" + copy.read_bytes()[1:])
 
-    work.write("a", "3")
-    work.history.undo_calls(SESSION)
+    [undone] = work.history.undo_calls(SESSION).files
 
-    assert work.path("a").read_text() == "same"
+    assert "damaged" in undone.reason
+    assert work.path("a").read_text() == "after"
 
 
 def test_a_huge_tree_is_one_note(tmp_path: Path) -> None:
     """What is beyond the limit is told once, not for each file."""
     for name in range(20):
         (tmp_path / f"f{name:02}").touch()
-    limits = SnapshotLimits(max_file_bytes=1, max_bytes=1, max_files=5)
-    snapshot = FileSnapshot(UndoScope(files=LocalFiles(), workspace=str(tmp_path)), limits)
+    snapshot = PathSnapshot(LocalFiles(), store.UndoStore(tmp_path / "store"), limits=SnapshotLimits(max_files=5))
 
-    snapshot.take_all([TargetPath(".", "tree")], str(tmp_path))
+    snapshot.take([str(tmp_path)])
 
     assert len(snapshot.states) == 5
     assert len(snapshot.notes) == 1

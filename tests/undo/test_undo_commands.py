@@ -8,13 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from tests.undo.undo_work import SESSION, Work
-from toolcrib.approval.command_reader import read_command
-from toolcrib.undo.commands import may_change_files, targets_of_command
-from toolcrib.undo.file_snapshot import UndoScope
-from toolcrib.undo.files import LocalFiles
 
 
 def fill(folder: Path) -> None:
@@ -172,22 +167,6 @@ COMMANDS = [
 DIFF = "--- a/a.txt\n+++ b/a.txt\n@@ -1 +1 @@\n-alpha\n+patched\n"
 
 
-ORDERED = [
-    "f=a.txt; rm $f; f=b.txt; rm $f",
-    "cd sub && rm x.txt; cd ..; rm a.txt",
-    "(cd sub; rm x.txt); rm x.txt",
-    "sudo -n env A=1 sh -c 'rm a.txt'",
-    'f() { rm "$1"; }; f a.txt; f b.txt',
-    "echo x > a.txt 2> b.txt",
-    "patch < p.diff; rm b.txt",
-    "rm a.txt & rm b.txt; wait",
-    "pushd sub; rm x.txt; popd; rm a.txt",
-    "cat <<< text > a.txt",
-    "f() { rm a.txt; }",
-]
-"""What they change depends on the state of the shell before each command."""
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_is_undone_byte_for_byte(work: Work, command: str) -> None:
     """After an undo everything in the folder is what it was: contents, modes, links, empty folders."""
@@ -204,127 +183,6 @@ def test_a_command_is_undone_byte_for_byte(work: Work, command: str) -> None:
     assert undone.refused == []
     assert work.tree() == before
     assert changed or not undone.files
-
-
-def scope_of(folder: Path) -> UndoScope:
-    return UndoScope(files=LocalFiles(), workspace=str(folder))
-
-
-@pytest.mark.parametrize("command", [*COMMANDS, *ORDERED])
-def test_what_the_gate_read_tells_the_same_files_as_a_new_evaluation(work: Work, command: str) -> None:
-    """Undo takes its targets from the gate's reading where it can, and finds the same files either way."""
-    fill(work.folder)
-    (work.folder / "p.diff").write_text(DIFF)
-    (work.folder / "run2.sh").write_text("#!/bin/bash\nrm a.txt\necho z > b.txt\n")
-    cwd, scope = str(work.folder), scope_of(work.folder)
-    reading = read_command(command, cwd=cwd, home=str(Path.home()))
-
-    found = targets_of_command(command, cwd=cwd, scope=scope, is_here=True, reading=reading)
-
-    assert found == targets_of_command(command, cwd=cwd, scope=scope, is_here=True)
-
-
-@pytest.mark.parametrize("command", ["chmod 777 a.txt && ls -l | head -n 3", "cd sub; echo x > x.txt", *ORDERED])
-def test_a_command_that_the_gate_read_is_not_evaluated_again(work: Work, command: str) -> None:
-    """The gate's reading alone tells which files change, unless that depends on which files exist."""
-    fill(work.folder)
-    cwd, scope = str(work.folder), scope_of(work.folder)
-    reading = read_command(command, cwd=cwd, home=str(Path.home()))
-
-    found = targets_of_command("true", cwd=cwd, scope=scope, is_here=True, reading=replace(reading, script=None))
-
-    assert found.targets
-    assert found == targets_of_command(command, cwd=cwd, scope=scope, is_here=True)
-
-
-@pytest.mark.parametrize("difference", ["cwd", "home"])
-def test_a_reading_for_another_folder_is_not_used(work: Work, difference: str) -> None:
-    """Paths from a reading count only if it started in the folder and with the home that undo works with."""
-    fill(work.folder)
-    command = "rm a.txt ~/notes"
-    where = {"cwd": str(work.folder), "home": str(Path.home()), difference: "/elsewhere"}
-    reading = read_command(command, **where)
-
-    found = targets_of_command(
-        command, cwd=str(work.folder), scope=scope_of(work.folder), is_here=True, reading=reading
-    )
-
-    assert [one.path for one in found.targets] == [str(work.folder / "a.txt"), str(Path.home() / "notes")]
-
-
-def targets(folder: Path, command: str) -> dict[str, str]:
-    """What the reading of a command says it touches, by the name inside the folder; nothing is run."""
-    found = targets_of_command(
-        command, cwd=str(folder), scope=UndoScope(files=LocalFiles(), workspace=str(folder)), is_here=True
-    )
-    inside = [one for one in found.targets if one.path.startswith(f"{folder}/") or one.path == str(folder)]
-    widest_last = sorted(inside, key=lambda one: one.how == "tree")
-    return {one.path[len(str(folder)) + 1 :]: one.how for one in widest_last}
-
-
-@pytest.mark.parametrize(
-    ("command", "names"),
-    [
-        ("sudo rm -rf sub", {"sub": "tree"}),
-        ("rsync -a --delete sub/ dst", {"dst": "tree", "dst/x.txt": "path", "dst/deep/y.txt": "path"}),
-        ("rsync -an sub/ dst/", {}),
-        ("shred -n 1 a.txt", {"a.txt": "tree"}),
-        ("dd if=/dev/zero of=bytes", {"bytes": "path"}),
-        ("curl -o a.txt http://127.0.0.1/x", {"a.txt": "path"}),
-        ("curl -O http://127.0.0.1/dir/b.txt", {"b.txt": "path"}),
-        ("wget http://127.0.0.1/c.log", {"c.log": "path"}),
-        ("find . -mindepth 1 -delete", {"a.txt": "path", "sub/deep/y.txt": "path", "empty": "path"}),
-        ("xargs rm < a.txt", {"": "guess"}),
-        ('rm "$UNKNOWN_VARIABLE"/x', {"": "guess"}),
-        ("rm sub/$(date).txt", {"sub": "guess"}),
-        ('while read f; do rm "$f"; done < a.txt', {"": "guess"}),
-        ("ssh host rm -rf a.txt", {}),
-        ("docker run image rm -rf a.txt", {}),
-        ("vim a.txt", {"a.txt": "path"}),
-        ("chmod -R 600 sub", {"sub": "modes"}),
-        ("tar xf some.tar", {"": "guess"}),
-        ("ls > /dev/null 2>&1", {}),
-        ("rm /etc/hostname ../outside", {}),
-    ],
-)
-def test_what_a_command_touches_is_read_from_its_words(tmp_path: Path, command: str, names: dict[str, str]) -> None:
-    """Wrapped, remote and unknown commands: what is known is named, what is not is guessed or left out."""
-    fill(tmp_path)
-
-    found = targets(tmp_path, command)
-
-    assert {name: found.get(name) for name in names} == names
-    assert names or not found
-
-
-@pytest.mark.parametrize(
-    "command",
-    ["xargs rm < a.txt", "rm $(cat list)", "tar xf some.tar", "python3 -c 'import sys; open(sys.argv[1], \"w\")'"],
-)
-def test_what_cannot_be_known_is_noted(work: Work, command: str) -> None:
-    """The journal says that part of the call was not saved."""
-    work.path("a.txt").write_text("nothing-there\n")
-
-    work.run(f"{command}; true")
-
-    assert any(note.startswith("not saved:") for note in work.notes())
-
-
-@pytest.mark.parametrize("command", ["ls -la", "git status", "echo hello", "make test", "cargo build --release"])
-def test_harmless_commands_leave_no_trace(work: Work, command: str) -> None:
-    """A command that changes no file is not written down."""
-    work.run(f"{command}")
-
-    assert not work.history.store.folder.exists()
-
-
-@pytest.mark.parametrize(
-    ("command", "answer"),
-    [("ls -la src", False), ("npm run build", False), ("rm a", True), ("echo a > b", True), (r"r\m a", True)],
-)
-def test_a_quick_look_says_whether_a_command_is_read(command: str, answer: bool) -> None:
-    """Plain commands that change nothing are not read at all; whatever might hide something is."""
-    assert may_change_files(command) is answer
 
 
 def test_a_command_in_another_folder_of_the_workspace_is_kept(work: Work) -> None:

@@ -82,6 +82,7 @@ def make_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make
         "mv a.txt sub/; echo new > b",
         "rm *.txt; mkdir -p n/m && cp sub/x n/m/y; printf 1 > link",
         "sed -i s/alpha/omega/ a.txt; chmod 600 a.txt; ln -sfn sub link",
+        "printf 'rm -r sub; printf b > a.txt; mkdir new; printf c > new/c' > script; sh ./script; sh -c 'rm script'",
     ],
 )
 def test_commands_are_undone_there(make_there: MakeThere, environment: str, command: str) -> None:

@@ -113,8 +113,22 @@ def test_a_look_at_git_changes_nothing_in_it(repository: Work) -> None:
     assert state() == after
 
 
-def test_what_only_git_knows_later_is_noted(repository: Work) -> None:
-    """A pull may change anything: the journal says so."""
-    repository.run("git pull -q; true")
+@pytest.mark.parametrize("command", ["git checkout -q other", "git reset -q --hard other", "git merge -q other"])
+def test_an_undo_says_that_head_stays(repository: Work, command: str) -> None:
+    """Files are restored, what git has checked out is not: the record says where HEAD is."""
+    repository.run("git checkout -q -f .")
+    before = files(repository)
 
-    assert any("git pull" in note for note in repository.notes())
+    repository.run(command)
+    undone = repository.history.undo_calls(SESSION)
+
+    assert undone.refused == []
+    assert files(repository) == before
+    assert any(note.startswith("HEAD stays at") for call in undone.calls for note in call.notes)
+
+
+def test_a_commit_alone_changes_no_file(repository: Work) -> None:
+    """What only happens inside of .git is nothing to undo."""
+    repository.run("git -c user.name=a -c user.email=a@b commit -q -m staged")
+
+    assert repository.history.calls(SESSION) == []

@@ -163,7 +163,9 @@ _TELLING = (
 def as_message(result: ToolResult, warning: str = "") -> Message:
     """The message with a result: external text is marked as data, and any warning follows it."""
     message = tool_message(result)
-    if _is_from_outside(result.name) and len(result.text) >= UNTRUSTED_FROM_CHARS and not result.is_error:
+    # An error may quote a page, too; a refusal of our own does not.
+    is_quoted = not result.is_error or result.error_type == "tool_error"
+    if _is_from_outside(result.name) and len(result.text) >= UNTRUSTED_FROM_CHARS and is_quoted:
         message = _marked(message, result.name)
     if warning:
         note = f"[{warning}]"

@@ -11,8 +11,7 @@ from toolcrib.core.models import Dialect, ModelProfile
 from toolcrib.core.types import SEARCH_TOOLS, JsonObject
 from toolcrib.definitions.dialects import SkippedTool, render
 from toolcrib.definitions.search import ToolIndex, estimate_tokens
-from toolcrib.providers.embedded.everyday_tools import EVERYDAY_TOOLS, in_small_words
-from toolcrib.providers.embedded.small_model import named_tools
+from toolcrib.providers.embedded.everyday_tools import EVERYDAY_TOOLS, in_small_words, named_tools
 from toolcrib.runtime import Runtime
 
 SMALL_MODEL_SHARE = 0.6

@@ -9,7 +9,7 @@ from itertools import islice
 from msgspec.structs import replace
 
 from toolcrib.approval.shell.evaluate import Evaluator
-from toolcrib.approval.shell.file_view import FileView
+from toolcrib.approval.shell.file_lookup import FileLookup
 from toolcrib.approval.shell.findings import Assessment, Finding
 from toolcrib.approval.shell.model import NotUnderstood, VerdictName
 from toolcrib.approval.shell.parser import parse
@@ -65,7 +65,7 @@ def assess(
     home: str = "",
     backend: str = "local",
     own: tuple[str, ...] = (),
-    view: FileView | None = None,
+    view: FileLookup | None = None,
     session: ShellSession | None = None,
 ) -> Assessment:
     """The same with the caller's own evaluator, for callers that need more than the verdict.

@@ -17,7 +17,7 @@ from toolcrib.approval.calls import (
 )
 from toolcrib.approval.shell.evaluate import Evaluator
 from toolcrib.approval.shell.expansion import Expander
-from toolcrib.approval.shell.file_view import FileView
+from toolcrib.approval.shell.file_lookup import FileLookup
 from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, Severity, StreamData
 from toolcrib.approval.shell.parser import parse
 from toolcrib.approval.shell.paths import resolve
@@ -44,7 +44,7 @@ def read_command(
     """Read a command line without running it."""
     evaluator = RecordingEvaluator()
     script = parse(command) if isinstance(command, str) else command
-    view = FileView() if here else None
+    view = FileLookup() if here else None
     assessment = assess(evaluator, script, cwd=cwd, home=home, own=own, view=view, session=session)
     hides = any(finding.rule in ("unknown_code", "unknown_command") for finding in assessment.findings)
     return CommandReading(

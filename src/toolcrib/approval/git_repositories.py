@@ -61,17 +61,6 @@ def changed_since(folder: str, words: Sequence[str], since: float) -> str:
     return ""
 
 
-def configures_filters(folder: str) -> bool:
-    """Whether the settings of the repository of a folder make git run programs when it only compares files."""
-    found = repository_of(folder)
-    for place in filter(None, (found, _common_folder(found))):
-        for name in SETTINGS_FILES:
-            settings = _settings(f"{place}/{name}")
-            if settings is None or any(one.section.lower() in ("filter", "include", "includeif") for one in settings):
-                return True
-    return False
-
-
 def _place(folder: str, words: list[str]) -> tuple[str, list[str], str]:
     """The folder that git works in, the words from the sub-command on, and the repository if one is given."""
     git_folder = ""

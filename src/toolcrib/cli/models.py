@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import time
 import urllib.request
 from collections.abc import Sequence
@@ -30,7 +31,7 @@ from toolcrib.core.errors import ConfigError
 from toolcrib.core.models import ModelError
 from toolcrib.providers.choose import ConfiguredModels, ModelChoice
 from toolcrib.providers.create import create_provider
-from toolcrib.providers.embedded.catalog import DEFAULT_MODEL, EmbeddedModel, UnknownEmbeddedModel, find_model
+from toolcrib.providers.embedded.catalog import DEFAULT_MODEL, MODELS, EmbeddedModel, UnknownEmbeddedModel, find_model
 from toolcrib.providers.embedded.weights import open_store
 from toolcrib.providers.presets import PRESETS, Preset, is_on_this_machine, known_profile
 
@@ -40,6 +41,8 @@ HIDDEN = frozenset({"scripted"})
 """For tests: hidden from people who look for a model, unless their config names it."""
 LIST_SECONDS = 10.0
 PROBE_SECONDS = 0.3
+MEMORY_RESERVE = 1.5
+"""The share of its memory that has to be free before a model is recommended: other programs need some too."""
 PICKER_SECONDS = 3.0
 KEPT_SECONDS = 3600.0
 MAX_LIST_BYTES = 20_000_000
@@ -135,6 +138,36 @@ def missing_weights(settings: Settings, choice: ModelChoice) -> EmbeddedModel | 
         return None
     model = find_model(choice.model)
     return model if open_store(environment(), settings.home).path(model) is None else None
+
+
+def embedded_lines(free_bytes: int | None = None) -> list[str]:
+    """The embedded models, one line each, and for a larger one whether this machine has the memory for it."""
+    free = free_memory_bytes() if free_bytes is None else free_bytes
+    lines = []
+    for model in MODELS.values():
+        line = f"{model.name} ({megabytes(model.bytes)}): {model.remark}"
+        if model.memory_bytes > find_model(DEFAULT_MODEL).memory_bytes:
+            fits = free >= model.memory_bytes * MEMORY_RESERVE
+            line += (
+                " This machine has enough memory for it."
+                if fits
+                else f" It needs {megabytes(model.memory_bytes)} of memory; {megabytes(free)} are free here."
+            )
+        lines.append(line)
+    return lines
+
+
+def free_memory_bytes() -> int:
+    """The memory that programs can still use, as the system estimates it; 0 if unknown."""
+    try:
+        rows = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return next(int(row.split()[1]) * 1024 for row in rows if row.startswith("MemAvailable:"))
+    except (OSError, ValueError, StopIteration):
+        pass
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 0
 
 
 def megabytes(size: int) -> str:

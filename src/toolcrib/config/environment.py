@@ -12,9 +12,11 @@ are not affected.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -152,6 +154,18 @@ def hide_secrets() -> bool:
     return _lock_debuggers_out() and wiped
 
 
+@functools.cache  # Once for each process: what is set later was never in the visible copy.
+def hide_environment() -> bool:
+    """Wipe the visible copy of the environment before the process runs its first command; True if that worked.
+
+    For a library: the process stays open to debuggers, and its own variables and those of its children stay the same.
+    """
+    try:
+        return sys.platform == "linux" and _wipe_environment()
+    except OSError:
+        return False
+
+
 def _wipe_environment() -> bool:
     block = (_PROCESS / "environ").read_bytes()
     stat = (_PROCESS / "stat").read_bytes()
@@ -163,9 +177,11 @@ def _wipe_environment() -> bool:
     try:
         if os.pread(memory, end - start, start) != block:
             return False
-        for name in {entry.partition(b"=")[0] for _, entry in secrets} & os.environb.keys():
-            # Setting alone would leave the second of two entries with the same name in place.
-            os.unsetenv(name)
+        names = Counter(entry.partition(b"=")[0] for _, entry in secrets)
+        for name in names.keys() & os.environb.keys():
+            if names[name] > 1:
+                # Setting alone would leave the second of two entries with the same name in place.
+                os.unsetenv(name)
             os.putenv(name, os.environb[name])
         for at, entry in secrets:
             os.pwrite(memory, bytes(len(entry)), start + at)

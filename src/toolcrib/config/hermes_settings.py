@@ -44,6 +44,7 @@ RENAMED: dict[KeyPath, KeyPath] = {
     ("agent", "reasoning_effort"): ("model", "reasoning_effort"),
     ("max_turns",): ("agent", "max_turns"),
     ("timezone",): ("cron", "timezone"),
+    ("browser", "allow_private_urls"): ("security", "allow_private_urls"),
 }
 """Settings that only have another name here."""
 APART = "toolcrib has no such feature"
@@ -51,7 +52,7 @@ REASONS: dict[str, str] = {
     "agent": "toolcrib has no such setting for the agent",
     "approvals": "toolcrib has no such confirmation",
     "auxiliary": "toolcrib has one auxiliary model for all small jobs, `auxiliary.model`",
-    "browser": "toolcrib has no browser tools yet",
+    "browser": "toolcrib has no such setting for the browser",
     "checkpoints": "toolcrib snapshots files before every change, unless `undo.enabled` is false",
     "compression": "toolcrib has no such setting; it compresses by `threshold_pct` and `keep_messages`",
     "cron": "toolcrib's scheduler has other settings; see `toolcrib config list`",

@@ -121,6 +121,21 @@ class Home(Struct, frozen=True, eq=False):
         return self.root / "cache" / "web"
 
     @property
+    def browser_dir(self) -> Path:
+        """Screenshots and full snapshots of pages."""
+        return self.root / "cache" / "browser"
+
+    @property
+    def browser_profiles_dir(self) -> Path:
+        """Named browser profiles, with their cookies and logins."""
+        return self.root / "browser_profiles"
+
+    @property
+    def default_model_told_file(self) -> Path:
+        """Exists once the person was told what to expect of the embedded model."""
+        return self.root / "cache" / "default_model_told"
+
+    @property
     def model_lists_file(self) -> Path:
         """The models that providers listed recently."""
         return self.root / "cache" / "models.json"

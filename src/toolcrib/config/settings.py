@@ -20,6 +20,7 @@ from toolcrib.config.agent_settings import (
     ProviderEntry,
 )
 from toolcrib.config.approval_entries import grant_text, rule_text
+from toolcrib.config.browser_settings import BrowserSettings
 from toolcrib.config.mcp_settings import McpServerSettings, McpSettings
 from toolcrib.config.paths import Home, find_home
 from toolcrib.config.section import (
@@ -142,16 +143,25 @@ class CodeExecutionSettings(Section, frozen=True, kw_only=True):
 
 
 class UndoSettings(Section, frozen=True, kw_only=True):
-    """Snapshots of files from before tools change them, for `toolcrib undo`."""
+    """What tools and commands change, for `toolcrib undo`."""
 
     enabled: bool = True
-    """Snapshot files before a tool changes or deletes them."""
+    """Save files before a tool or command changes or deletes them."""
     max_file_mb: NonNegativeFloat = 50
-    """The largest file to snapshot, in megabytes."""
-    max_session_mb: NonNegativeFloat = 500
-    """The most space for the snapshots of one session, in megabytes."""
+    """The largest file to save, in megabytes."""
+    max_files: NonNegativeInt = 50_000
+    """The most files in a workspace that is scanned around commands. Beyond it, only files that a call names are
+    saved."""
+    max_workspace_mb: NonNegativeFloat = 500
+    """The largest workspace that is scanned around commands, in megabytes."""
+    max_scan_seconds: NonNegativeFloat = 20
+    """How long one scan of the workspace may take."""
     max_total_mb: NonNegativeFloat = 2000
-    """The most space for all snapshots, in megabytes; the oldest are deleted first."""
+    """The most space for everything that is saved, in megabytes; the oldest sessions are deleted first."""
+    ignore: list[str] = field(default_factory=list)
+    """More files to leave out of scans, as patterns of `.gitignore`."""
+    include: list[str] = field(default_factory=list)
+    """Files and folders to scan although git ignores them, as paths from the workspace."""
 
 
 class SkillSettings(Section, frozen=True, kw_only=True):
@@ -303,6 +313,8 @@ class Settings(Section, frozen=True, kw_only=True):
     """What to hide from the model and from logs, and which websites the tools may reach."""
     web: WebSettings = field(default_factory=WebSettings)
     """How `web_search` and `web_extract` work."""
+    browser: BrowserSettings = field(default_factory=BrowserSettings)
+    """How the browser tools work."""
     serve: ServeSettings = field(default_factory=ServeSettings)
     """How `toolcrib serve` works."""
     vision: VisionSettings = field(default_factory=VisionSettings)

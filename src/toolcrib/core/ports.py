@@ -21,6 +21,7 @@ __all__ = [
     "Recorder",
     "ResultStore",
     "SecretAsker",
+    "WebGuard",
 ]
 
 
@@ -103,3 +104,17 @@ class FireHook(Protocol):
     """Calls the hooks with this name; logs what they raise and ignores what they return."""
 
     def __call__(self, name: str, **keywords: Any) -> object: ...
+
+
+class WebGuard(Protocol):
+    """Decides which web addresses may be reached. Refusals are ToolcribErrors that say why."""
+
+    def check(self, url: str) -> Any:
+        """The parsed address (`host`, `port`); raises for whatever can be refused without a look-up."""
+        ...
+
+    def check_host(self, host: str, port: int) -> None: ...
+
+    async def resolve(self, host: str, port: int) -> tuple[str, ...]:
+        """The addresses to connect to; raises if any of them must not be reached."""
+        ...

@@ -349,7 +349,10 @@ class Pipeline:
         if may_act:
             verdict = verdict.joined(self.gate.judge(entry, call.args, effects, ctx))
         if verdict.decision == "ask" or verdict.dangers:
+            asked = verdict
             verdict = await self._settle(call, verdict, executor)
+            if may_act and asked.decision == "ask" and verdict.decision == "allow":
+                verdict = self._judged_again(call, asked, verdict)
         if verdict.decision != "allow":
             raise CallRefused(outcome.denied(verdict, entry.name, ctx))
         if may_act:
@@ -362,6 +365,19 @@ class Pipeline:
                     await executor.wait(snapshots.before(entry, effects, ctx))
             self.recorder.started(entry, call.args, effects or (), ctx)
             call.recorded = True
+
+    def _judged_again(self, call: CallState, asked: Verdict, answered: Verdict) -> Verdict:
+        """The answer, unless the call has become more dangerous since the question: links and folders may change."""
+        entry, ctx = call.entry, call.ctx
+        if ctx.memo is None:
+            return answered
+        ctx.memo.clear()
+        effects = call.effects = effects_of(entry, call.args, ctx)
+        now = self.gate.judge(entry, call.args, effects, ctx)
+        known = {(danger.rule, danger.paths) for danger in asked.dangers}
+        if now.decision != "deny" and all((danger.rule, danger.paths) in known for danger in now.dangers):
+            return answered
+        return Verdict("deny", (*now.reasons, "what it reaches changed after it was approved"), "changed", now.dangers)
 
     async def _settle(self, call: CallState, verdict: Verdict, executor: Executor) -> Verdict:
         """Asks for approval if the verdict is to ask, and has the gate record the decision."""

@@ -15,6 +15,7 @@ import termios
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from toolcrib.config.environment import hide_environment
 from toolcrib.core.environments import OnOutput, TerminalSize
 from toolcrib.core.errors import EnvironmentFailed
 
@@ -243,6 +244,7 @@ async def spawn_on_host(
     With `log` its output is appended to that file, and `on_output` gets nothing. With `on_error` its standard error,
     on pipes, is kept apart from its output.
     """
+    hide_environment()
     try:
         if log is not None:
             return _into_file(argv, on_output, environ, log)

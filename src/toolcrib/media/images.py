@@ -156,7 +156,7 @@ class ImagePreparer:
             _WORKER, WorkerLimits(seconds=OCR_SECONDS, memory_bytes=OCR_MEMORY_BYTES, max_workers=1)
         )
 
-    async def prepare(self, data: bytes, *, max_side: int = 0) -> PreparedImage:
+    async def prepare(self, data: bytes, *, max_side: int = 0, max_bytes: int = MAX_EMBEDDED_BYTES) -> PreparedImage:
         """The image, upright and small enough; raises MediaFailed with the end of a sentence about it."""
         if not data:
             raise MediaFailed("it is empty")
@@ -165,7 +165,7 @@ class ImagePreparer:
         limits: JsonObject = {
             "task": "prepare",
             "max_side": min(MAX_SIDE, max_side or self._settings.max_side),
-            "max_bytes": MAX_EMBEDDED_BYTES,
+            "max_bytes": max_bytes,
             "max_pixels": int(self._settings.max_megapixels * 1_000_000),
         }
         answer, encoded = await self._run(self._workers, limits, data)

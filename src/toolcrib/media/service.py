@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
+import json
 import time
 from collections.abc import Awaitable, Sequence
 from typing import Any
@@ -13,7 +15,7 @@ from toolcrib.core.context import Services, ToolContext
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.messages import Audio, Image, Part, Text, Video
 from toolcrib.core.types import Effect, JsonObject
-from toolcrib.media.images import ImagePreparer, MediaFailed, MediaSources, PreparedImage
+from toolcrib.media.images import MAX_EMBEDDED_BYTES, ImagePreparer, MediaFailed, MediaSources, PreparedImage
 from toolcrib.media.video import REMEDY, VideoContent, VideoReader, container_of, find_ffmpeg
 from toolcrib.media.vision_model import VisionModel, VisionRoute, choose_route, session_model
 from toolcrib.registry.results import sendable, tool_error, tool_result
@@ -21,6 +23,7 @@ from toolcrib.registry.results import sendable, tool_error, tool_result
 OCR_SIDE = 2_400
 """Recognising small text needs more pixels than a model does."""
 OCR_FRAMES = 6
+MAX_TOGETHER_BYTES = 9_000_000
 MEGABYTE = 1_000_000
 VIDEO_TYPES = {
     "mp4": "video/mp4",
@@ -112,7 +115,11 @@ class VisionService:
         route = choose_route(self._settings, ctx)
         names = names or [f"image {number}" for number in range(1, len(images) + 1)]
         max_side = OCR_SIDE if route.looker == "ocr" else 0
-        prepared = [await self._prepared(data, name, max_side) for data, name in zip(images, names, strict=True)]
+        # All of them go into one request, which has a limit, too.
+        max_bytes = min(MAX_EMBEDDED_BYTES, MAX_TOGETHER_BYTES // max(1, len(images)))
+        prepared = [
+            await self._prepared(data, name, max_side, max_bytes) for data, name in zip(images, names, strict=True)
+        ]
         about = {"images": [_about(name, image) for name, image in zip(names, prepared, strict=True)], **facts}
         if route.looker == "main":
             return _handed_over(question, prepared, about)
@@ -120,9 +127,9 @@ class VisionService:
             return await self._recognised(prepared, about)
         return await self._described(route, question, prepared, about)
 
-    async def _prepared(self, data: bytes, name: str, max_side: int) -> PreparedImage:
+    async def _prepared(self, data: bytes, name: str, max_side: int, max_bytes: int) -> PreparedImage:
         try:
-            return await self._preparer.prepare(data, max_side=max_side)
+            return await self._preparer.prepare(data, max_side=max_side, max_bytes=max_bytes)
         except MediaFailed as error:
             raise MediaFailed(f"{name} cannot be shown: {error}") from error
 
@@ -189,6 +196,10 @@ class VisionService:
 def image_sources(args: JsonObject) -> list[str]:
     """The images of a call, in order; models pass one as text, several as a list."""
     given: Any = args.get("image_url") or []
+    if isinstance(given, str) and given.lstrip().startswith("["):
+        # A list that a model wrote as text.
+        with contextlib.suppress(ValueError, RecursionError):
+            given = json.loads(given)
     listed = [given] if isinstance(given, (str, dict)) else list(given)
     texts = [str(one.get("url") or "") if isinstance(one, dict) else str(one) for one in listed]
     return list(dict.fromkeys(text.strip() for text in texts if text.strip()))

@@ -22,7 +22,14 @@ from toolcrib.providers.choose import (
 from toolcrib.providers.embedded.catalog import find_model
 from toolcrib.providers.openai_request import OpenAIOptions
 from toolcrib.providers.presets import PRESETS, Preset, known_profile
-from toolcrib.providers.retrying import FallbackProvider, OpenProvider, Render, RetryingProvider, ToolRejectionFilter
+from toolcrib.providers.retrying import (
+    FallbackProvider,
+    ImageRejectionFilter,
+    OpenProvider,
+    Render,
+    RetryingProvider,
+    ToolRejectionFilter,
+)
 
 MILLION = 1_000_000
 
@@ -121,7 +128,9 @@ def _opened(settings: Settings, choice: ModelChoice, *, context_window: int = 0,
     found = _bare(settings, choice, context_window, api_key)
     if settings.model.prices:
         found = PricedProvider(found, settings.model.prices)
-    return ToolRejectionFilter(RetryingProvider(found, max_retries=settings.model.max_retries))
+    # Innermost, because some servers call a rejected image an error of their own, which would be retried.
+    seeing = ImageRejectionFilter(found)
+    return ToolRejectionFilter(RetryingProvider(seeing, max_retries=settings.model.max_retries))
 
 
 def _bare(settings: Settings, choice: ModelChoice, context_window: int, api_key: str) -> Provider:

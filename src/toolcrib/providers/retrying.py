@@ -1,17 +1,18 @@
-"""Wrappers around providers: retries, fallbacks to other models, and filtering of rejected tools."""
+"""Wrappers around providers: retries, fallbacks to other models, and filtering of rejected tools and images."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import random
+import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
 from toolcrib.core.errors import ToolcribError
-from toolcrib.core.messages import user_message
+from toolcrib.core.messages import Image, Message, Text, user_message
 from toolcrib.core.models import (
     Delta,
     Dialect,
@@ -301,6 +302,71 @@ class ToolRejectionFilter:
             return
         for name in names:
             emit(Notice(kind="tool_set_aside", tool=name, message=f"the tool {name!r} is left out: {error}"))
+
+
+_ABOUT_IMAGES = re.compile(r"image|vision|multi-?modal|mmproj", re.IGNORECASE)
+_ABOUT_ONE_IMAGE = re.compile(
+    r"too (?:large|big|small)|exceed|dimension|size|format|media.?type|decode|process|corrupt|base64|download",
+    re.IGNORECASE,
+)
+_NOT_ABOUT_CONTENT = frozenset({"key", "quota", "rate_limit", "network", "timeout", "missing_package", "weights"})
+LEFT_OUT_IMAGE = Text("[an image, which this model does not take]")
+
+
+class ImageRejectionFilter:
+    """A provider that leaves out images that its server rejects: they stay in the history, so nothing else would work.
+
+    An image in the user's latest message is never left out, because then the answer would be about nothing.
+    """
+
+    def __init__(self, inner: Provider) -> None:
+        self.inner = inner
+        self.name, self.dialect = inner.name, inner.dialect
+        self.base_url, self.api_mode = inner.base_url, inner.api_mode
+        self._blind: set[str] = set()
+        """The models that take no images at all."""
+
+    def profile(self, model: str) -> ModelProfile:
+        known = self.inner.profile(model)
+        return msgspec.structs.replace(known, sees_images=False) if model in self._blind else known
+
+    async def complete(self, request: ModelRequest, emit: Emit) -> ModelResponse:
+        if request.model in self._blind and _may_leave_out(request.messages):
+            request = _without_images(request)
+        try:
+            return await self.inner.complete(request, emit)
+        except ModelError as error:
+            said = str(error)
+            if (
+                error.kind in _NOT_ABOUT_CONTENT
+                or not _ABOUT_IMAGES.search(said)
+                or not _may_leave_out(request.messages)
+            ):
+                raise
+            if not _ABOUT_ONE_IMAGE.search(said):
+                self._blind.add(request.model)
+            emit(Notice(kind="retry", message=f"{said}; the images are left out"))
+        return await self.inner.complete(_without_images(request), emit)
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+
+def _may_leave_out(messages: Sequence[Message]) -> bool:
+    """Whether there are images, and none of them is in the user's latest message."""
+    latest = next((message for message in reversed(messages) if message.role == "user"), None)
+    return any(message.images for message in messages) and not (latest is not None and latest.images)
+
+
+def _without_images(request: ModelRequest) -> ModelRequest:
+    return msgspec.structs.replace(request, messages=[_without_image(message) for message in request.messages])
+
+
+def _without_image(message: Message) -> Message:
+    if not message.images:
+        return message
+    parts = tuple(LEFT_OUT_IMAGE if isinstance(part, Image) else part for part in message.content)
+    return msgspec.structs.replace(message, content=parts)
 
 
 class _Search:

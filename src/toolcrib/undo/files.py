@@ -8,21 +8,25 @@ import hashlib
 import os
 import stat
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from typing import Literal, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from toolcrib.config.files import OWNER_FILE, OWNER_FOLDER
 from toolcrib.core.errors import PathChanged
 
 Kind = Literal["missing", "file", "folder", "link", "special"]
 
+COARSE_NS = 50_000_000
+"""A file that changed this recently may change again without a new timestamp."""
 SPECIAL = "it is neither a file, a folder nor a link"
 
 
-class FileState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was at a path. For a file, also where its content is stored, or why it is not."""
+class FileState(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """What is at a path. The content of a file is in the store under its digest, unless `not_kept` says why not."""
 
     kind: Kind
     mode: int = 0
@@ -30,26 +34,24 @@ class FileState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     owner: tuple[int, int] | None = None
     """User and group, if the environment reports them."""
     size: int = 0
-    digest: str = ""
+    digest: bytes = b""
     """For a file that was read: the SHA-256 of its content."""
-    stamp: str = ""
-    """Differs when the file was written to or replaced, as far as the environment can tell."""
+    inode: int = 0
     changed_ns: int = 0
     """When the content was last changed, in nanoseconds."""
     touched_ns: int = 0
-    """When anything about the file was last changed; 0 if the environment does not report it."""
-    link: str = ""
+    """When anything about the file was last changed; 0 if unknown, or too recent to show a further change."""
+    link: bytes = b""
     """For a link: its target, as written."""
-    pack: str = ""
-    offset: int = 0
-    """The pack that holds the content, and the offset in it."""
+    stamp: str = ""
+    """For a file that was not read: differs when it was written to or replaced, as far as is known."""
     not_kept: str = ""
     """Why there is no copy, as part of a sentence."""
 
     @property
     def has_copy(self) -> bool:
         """Whether the content, if there is any, was stored."""
-        return self.kind != "file" or bool(self.pack) or (self.size == 0 and not self.not_kept)
+        return self.kind != "file" or (not self.not_kept and (self.size == 0 or bool(self.digest)))
 
     def is_same(self, other: FileState) -> bool:
         """Whether both describe the same thing, mode and owner included."""
@@ -79,6 +81,41 @@ class FileState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 MISSING = FileState(kind="missing")
 
 
+def state_of(about: os.stat_result, path: str | bytes) -> FileState:
+    """What the status of a path says; a file without its digest."""
+    kind = stat.S_IFMT(about.st_mode)
+    if kind == stat.S_IFLNK:
+        target = os.readlink(os.fsencode(path))  # noqa: PTH115 - what it says, unchanged
+        return FileState(kind="link", link=target, inode=about.st_ino, size=about.st_size, touched_ns=_settled(about))
+    mode, owner = stat.S_IMODE(about.st_mode), (about.st_uid, about.st_gid)
+    if kind == stat.S_IFDIR:
+        return FileState(kind="folder", mode=mode, owner=owner)
+    if kind != stat.S_IFREG:
+        return FileState(kind="special", inode=about.st_ino, size=about.st_size, touched_ns=_settled(about))
+    return FileState(
+        kind="file",
+        mode=mode,
+        owner=owner,
+        size=about.st_size,
+        inode=about.st_ino,
+        changed_ns=about.st_mtime_ns,
+        touched_ns=_settled(about),
+        stamp=f"{about.st_dev:x}-{about.st_ino:x}-{about.st_mtime_ns:x}",
+    )
+
+
+def _settled(about: os.stat_result) -> int:
+    """The time of the last change if a further change would get another one, else 0."""
+    # Timestamps are as coarse as the clock of the kernel; some file systems only count seconds.
+    coarse = COARSE_NS if about.st_ctime_ns % COARSE_NS else 2_000_000_000
+    return about.st_ctime_ns if time.time_ns() - about.st_ctime_ns > coarse else 0
+
+
+def with_content(state: FileState, content: bytes) -> FileState:
+    """The state of a file after its content was read."""
+    return replace(state, size=len(content), digest=hashlib.sha256(content).digest(), stamp="")
+
+
 if sys.platform != "win32":
     from toolcrib.environments.host_paths import FolderEntry, open_entry, open_regular
 
@@ -89,20 +126,12 @@ class SnapshotFiles(Protocol):
     is_remote: bool
     """Whether every call takes a while, which makes `fetch` worth its cost."""
 
-    def refresh(self) -> None:
-        """Forget what was seen so far, because something has run since."""
-        ...
-
     def fetch(self, paths: Sequence[str], limit: int) -> None:
         """Look at these paths and everything below them at once, if that is quicker and within `limit` bytes."""
         ...
 
     def look(self, path: str) -> FileState:
         """What is at the path itself; a file without its digest."""
-        ...
-
-    def is_missing(self, path: str) -> bool:
-        """Whether nothing is at the path."""
         ...
 
     def read(self, path: str, limit: int) -> bytes | None:
@@ -147,9 +176,6 @@ class LocalFiles:
 
     is_remote = False
 
-    def refresh(self) -> None:
-        """Nothing to do: every access reads the disk."""
-
     def fetch(self, paths: Sequence[str], limit: int) -> None:
         """Nothing to do: every access is quick."""
 
@@ -160,25 +186,7 @@ class LocalFiles:
             return MISSING
         except ValueError as error:  # A zero byte, which no path can have.
             raise OSError(str(error)) from error
-        if stat.S_ISLNK(about.st_mode):
-            return FileState(kind="link", link=os.readlink(path))  # noqa: PTH115 - what it says, unchanged
-        mode, owner = stat.S_IMODE(about.st_mode), (about.st_uid, about.st_gid)
-        if stat.S_ISDIR(about.st_mode):
-            return FileState(kind="folder", mode=mode, owner=owner)
-        if not stat.S_ISREG(about.st_mode):
-            return FileState(kind="special")
-        return FileState(
-            kind="file",
-            mode=mode,
-            owner=owner,
-            size=about.st_size,
-            stamp=f"{about.st_dev:x}-{about.st_ino:x}-{about.st_mtime_ns:x}",
-            changed_ns=about.st_mtime_ns,
-            touched_ns=about.st_ctime_ns,
-        )
-
-    def is_missing(self, path: str) -> bool:
-        return self.look(path).kind == "missing"
+        return state_of(about, path)
 
     def read(self, path: str, limit: int) -> bytes | None:
         with _spot(path) as spot:

@@ -6,6 +6,8 @@ import contextlib
 import difflib
 import errno
 import json
+import os
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,19 +19,9 @@ from msgspec.structs import replace
 from toolcrib.config.files import OWNER_FOLDER
 from toolcrib.config.os_errors import current_folder
 from toolcrib.config.settings import UndoSettings
-from toolcrib.core.errors import UnknownName
-from toolcrib.undo.file_snapshot import FileSnapshot, UndoScope
+from toolcrib.core.errors import ToolcribError, UnknownName
 from toolcrib.undo.files import SPECIAL, FileState, LocalFiles, SnapshotFiles
-from toolcrib.undo.journal import (
-    REDO,
-    UNDO,
-    ChangesRedone,
-    ChangesUndone,
-    JournalEntry,
-    PathState,
-    SnapshotAfter,
-    SnapshotBefore,
-)
+from toolcrib.undo.path_snapshot import PathSnapshot
 from toolcrib.undo.records import (
     CHANGED_SINCE,
     CallRecord,
@@ -43,7 +35,8 @@ from toolcrib.undo.records import (
     without_implied,
 )
 from toolcrib.undo.remote_files import Terminal, reopen_environment
-from toolcrib.undo.store import DROPPED, UndoStore
+from toolcrib.undo.store import DROPPED, REDO, UNDO, CallStart, StoredCall, UndoStore
+from toolcrib.undo.workspace import Workspace
 
 What = Literal["restored", "removed", "refused"]
 IN_THE_WAY = "other files are in it now"
@@ -74,12 +67,11 @@ class RestoreStep:
 
 
 class Restorer:
-    """Restores files of one environment from the copies of one session."""
+    """Restores files of one environment from the store."""
 
-    def __init__(self, files: SnapshotFiles, store: UndoStore, session_id: str, folders: frozenset[str]) -> None:
+    def __init__(self, files: SnapshotFiles, store: UndoStore, folders: frozenset[str]) -> None:
         self._files = files
         self._store = store
-        self._session_id = session_id
         self._folders = folders
         """Paths that become folders again, whatever they are now."""
         self._moved: dict[str, str] = {}
@@ -87,14 +79,11 @@ class Restorer:
 
     def find_moved(self, steps: Sequence[RestoreStep]) -> None:
         """Find files without a copy that were only moved, so they can be moved back."""
-        made = {step.now.stamp: step for step in steps if step.target.kind == "missing" and step.now.kind == "file"}
+        made = {step.now.stamp: step for step in steps if step.target.kind == "missing" and step.now.stamp}
         for step in steps:
-            source = made.get(step.target.stamp) if step.target.stamp and not self._has_copy(step.target) else None
+            source = made.get(step.target.stamp) if step.target.not_kept else None
             if source is not None and step.now.kind == "missing" and source.now.size == step.target.size:
                 self._moved[step.path] = source.path
-
-    def _has_copy(self, state: FileState) -> bool:
-        return state.has_copy and self._store.is_kept(self._session_id, state)
 
     def why_impossible(self, step: RestoreStep) -> str:
         """Why a path cannot be restored even by force; "" when it can."""
@@ -109,7 +98,7 @@ class Restorer:
             return target.not_kept
         if not target.has_copy:
             return NO_CONTENT
-        return "" if self._store.is_kept(self._session_id, target) else DROPPED
+        return "" if self._store.is_kept(target) else DROPPED
 
     def _makes_way(self, path: str) -> bool:
         """Whether a link in the path disappears when the folder that it replaced is restored."""
@@ -175,7 +164,7 @@ class Restorer:
             return
         if target.kind == "folder" and step.now.kind == "folder":
             return
-        self._files.put(step.path, target, self._store.content(self._session_id, target))
+        self._files.put(step.path, target, self._store.content(target))
         if step.now.kind == "missing" and target.kind == "file":
             # As if never deleted. A changed file gets the current time, because builds made from it are stale.
             self._files.set_time(step.path, target)
@@ -237,13 +226,15 @@ class FileHistory:
 
     def calls(self, session_id: str, folder: str = "") -> list[CallRecord]:
         """The calls that changed files, or may have, oldest first; with a folder, those that did so in it."""
-        found = calls_in(self.store.entries(session_id), lambda entry, path: self._now(self._files_of(entry), path))
+        self._settle(session_id)
+        found = calls_in(self.store.calls(session_id), lambda entry, path: self._now(self._files_of(entry), path))
         return [one for one in found if not folder or _any_in(folder, [file.path for file in one.files])]
 
     def changed(self, session_id: str) -> list[ChangedFile]:
         """The files that differ from what they were before the session, in the order of their first change."""
         found: list[ChangedFile] = []
-        entries = [one for one in self.store.entries(session_id) if one.is_call]
+        self._settle(session_id)
+        entries = [one for one in self.store.calls(session_id) if one.is_call]
         for path, changes in by_path(changes_of(entries)).items():
             if changes[0].entry.started.environment is None:
                 now = self._now(LocalFiles(), path)
@@ -254,15 +245,22 @@ class FileHistory:
                 calls = tuple(dict.fromkeys(change.entry.started.call_id for change in changes))
                 kind = now.kind if before.kind == "missing" else before.kind
                 found.append(
-                    ChangedFile(path=path, kind=kind_of(before, now), call_ids=calls, is_folder=kind == "folder")
+                    ChangedFile(
+                        path=path,
+                        kind=kind_of(before, now),
+                        call_ids=calls,
+                        is_folder=kind == "folder",
+                        during=all(path in change.entry.during for change in changes),
+                    )
                 )
         return without_implied(found)
 
     def diff(self, session_id: str, path: str) -> str:
         """A unified diff of a file from before the session to now; "" if they are equal."""
         files = LocalFiles()
-        wanted = UndoScope(files=files, workspace=str(current_folder())).absolute(str(Path(path).expanduser()))
-        entries = [one for one in self.store.entries(session_id) if one.started.environment is None and one.is_call]
+        wanted = str(Path(os.path.normpath(current_folder() / Path(path).expanduser())))
+        wanted = f"{files.real(wanted.rpartition('/')[0] or '/').rstrip('/')}/{wanted.rpartition('/')[2]}"
+        entries = [one for one in self.store.calls(session_id) if one.started.environment is None and one.is_call]
         changes = by_path(changes_of(entries)).get(wanted)
         if not changes:
             return ""
@@ -270,7 +268,7 @@ class FileHistory:
         if before.is_same(now):
             return ""
         try:
-            old = _text(self.store.content(session_id, before)) if before.has_copy else None
+            old = _text(self.store.content(before)) if before.has_copy else None
             new = _text(files.read(wanted, MAX_COMPARED_CHARS) if now.kind == "file" else b"")
         except OSError:
             old = new = None
@@ -282,14 +280,13 @@ class FileHistory:
 
     def latest_session(self, folder: str, *, undone_too: bool = False) -> str | None:
         """The last session that changed files in a folder; skips fully undone ones unless `undone_too`."""
-        latest: tuple[float, str] | None = None
-        for session_id in self.store.sessions():
-            for entry in self.store.entries(session_id):
-                paths = [path for path in entry.changed_paths() if undone_too or path not in entry.undone]
-                counts = entry.is_call or undone_too
-                if counts and _any_in(folder, paths):
-                    latest = max(latest or (0.0, ""), (entry.started.at, session_id))
-        return latest[1] if latest is not None else None
+        return next(iter(self.store.sessions(LocalFiles().real(folder), undone_too=undone_too)), None)
+
+    def _settle(self, session_id: str) -> None:
+        """Look at the workspaces of calls whose end is not recorded: what they have changed is found there."""
+        for folder in self.store.open_workspaces(session_id):
+            with contextlib.suppress(OSError, ToolcribError):
+                Workspace(self.store, folder, [str(self.store.folder.parent.parent)]).scan()
 
     # Undo and redo
 
@@ -314,13 +311,17 @@ class FileHistory:
 
     def undo(self, session_id: str, *, turn_id: str | None = None, force: bool = False) -> list[UndoneFile]:
         """Undo what the session, or one turn of it, did to files; files that changed since are left alone."""
-        entries = self.store.entries(session_id)
+        entries = self.store.calls(session_id)
         chosen = [one for one in entries if one.is_call and turn_id in (None, one.started.turn_id)]
         return self._restore_calls(session_id, entries, chosen, UNDO, force=force)
 
+    def undo_turn(self, session_id: str, turn_id: str | None, *, force: bool = False) -> UndoResult:
+        """Undo what one turn of a session did to files, or all of its turns."""
+        return UndoResult(files=tuple(self.undo(session_id, turn_id=turn_id, force=force)))
+
     def redo(self, session_id: str, *, folder: str = "", force: bool = False, dry_run: bool = False) -> UndoResult:
         """Redo: undo the latest undo, or the latest in a folder."""
-        entries = self.store.entries(session_id)
+        entries = self.store.calls(session_id)
         undos = [one for one in entries if one.started.tool == UNDO and changes_of([one])]
         undos = [one for one in undos if not folder or _any_in(folder, one.changed_paths())]
         if not undos:
@@ -337,7 +338,7 @@ class FileHistory:
 
     def _undo_records(self, session_id: str, chosen: Sequence[CallRecord], *, force: bool, dry_run: bool) -> UndoResult:
         ids = {entry_id for one in chosen for entry_id in one.entry_ids}
-        entries = self.store.entries(session_id)
+        entries = self.store.calls(session_id)
         wanted = [one for one in entries if one.id in ids]
         files = self._restore_calls(session_id, entries, wanted, UNDO, force=force, dry_run=dry_run)
         return UndoResult(calls=tuple(chosen), files=tuple(files))
@@ -345,8 +346,8 @@ class FileHistory:
     def _restore_calls(
         self,
         session_id: str,
-        entries: Sequence[JournalEntry],
-        chosen: Sequence[JournalEntry],
+        entries: Sequence[StoredCall],
+        chosen: Sequence[StoredCall],
         tool: str,
         *,
         force: bool = False,
@@ -364,20 +365,20 @@ class FileHistory:
                 paths = by_path(changes_of(here))
                 done += [UndoneFile(path=path, what="refused", reason=str(error)) for path in paths]
                 continue
-            unfinished = [one for one in entries if one.started.tool == tool and one.after is None]
+            unfinished = [one for one in entries if one.started.tool == tool and one.outcome != "finished"]
             work = _Restoration(self.store, session_id, files, here, changes_of(others), tool, unfinished)
             done += work.run(force=force, dry_run=dry_run)
         return _without_implied_folders(done)
 
-    def _files_of(self, entry: JournalEntry) -> SnapshotFiles:
+    def _files_of(self, entry: StoredCall) -> SnapshotFiles:
         if entry.started.environment is None:
             return LocalFiles()
         return reopen_environment(entry.started.environment, self._terminal() if self._terminal is not None else None)
 
     def _now(self, files: SnapshotFiles, path: str) -> FileState:
         """What is at a path now, with its digest."""
-        present = FileSnapshot(_anywhere(files), self.store.limits())
-        present.take_paths([path])
+        present = PathSnapshot(files, self.store)
+        present.take_recorded([path])
         return present.states.get(path, FileState(kind="special"))
 
 
@@ -389,10 +390,10 @@ class _Restoration:
         store: UndoStore,
         session_id: str,
         files: SnapshotFiles,
-        chosen: Sequence[JournalEntry],
+        chosen: Sequence[StoredCall],
         others: Sequence[PathChange],
         tool: str,
-        unfinished: Sequence[JournalEntry],
+        unfinished: Sequence[StoredCall],
     ) -> None:
         self._store, self._session_id, self._files, self._tool = store, session_id, files, tool
         self._chosen = chosen
@@ -403,44 +404,53 @@ class _Restoration:
         self._begun = {path for one in self._resumed for path in one.before}
         self._others = by_path(others)
         folders = frozenset(path for path, changes in self._changes.items() if changes[0].before.kind == "folder")
-        self._restorer = Restorer(files, store, session_id, folders)
+        self._restorer = Restorer(files, store, folders)
 
     def run(self, *, force: bool, dry_run: bool) -> list[UndoneFile]:
         if not self._changes:
             return []
-        scope, limits = _anywhere(self._files), self._store.limits()
-        pack = None if dry_run else self._store.new_pack(self._session_id)
-        present = FileSnapshot(scope, limits, pack=pack, kept=self._store.kept(self._session_id) if pack else None)
-        present.take_paths(self._changes)
-        steps, refused = self._plan(present, force=force)
-        if dry_run or pack is None:
+        if dry_run:
+            present = PathSnapshot(self._files, self._store)
+            present.take_recorded(self._changes)
+            steps, refused = self._plan(present, force=force)
             return self._in_order([_would(step) for step in steps] + refused)
-        started = SnapshotBefore(
-            id=pack.name,
+        start = CallStart(
+            id=secrets.token_hex(6),
             at=self._store.clock(),
             tool=self._tool,
             environment=self._chosen[0].started.environment,
-            undoes=self._keys([path for path in self._changes if path not in {one.path for one in refused}]),
         )
-        needed = frozenset(step.target.pack for step in steps)
-        self._store.begin(self._session_id, started, present, pack, needed=needed, wait=True)
+        with self._store.write(wait=True) as connection:
+            present = PathSnapshot(self._files, self._store, connection=connection)
+            present.take_recorded(self._changes)
+            steps, refused = self._plan(present, force=force)
+            left = {one.path for one in refused}
+            start = replace(start, undoes=self._keys([path for path in self._changes if path not in left]))
+            self._store.begin(connection, self._session_id, start, present.states)
         done = self._restorer.restore(steps) + refused
         self._files.sync()
-        after = FileSnapshot(scope, limits, earlier=present)
-        after.take_paths(present.states)
-        self._store.end(self._session_id, started.id, present, after)
-        for one in self._resumed:
-            seen = tuple(PathState(path=path, state=after.states[path]) for path in one.before if path in after.states)
-            self._store.append(self._session_id, SnapshotAfter(id=one.id, files=seen))
-        self._mark([one.path for one in done if one.what == "refused"])
+        self._record(start, present, [one.path for one in done if one.what == "refused"])
         return self._in_order(done)
+
+    def _record(self, start: CallStart, present: PathSnapshot, refused: Sequence[str]) -> None:
+        """Record what an undo has done, and which changes are undone or redone by that."""
+        after = PathSnapshot(self._files, self._store, earlier=present.states)
+        after.take_recorded(present.states)
+        left = set(refused)
+        again = [key for one in self._chosen for key in one.started.undoes if key[1] not in left]
+        with self._store.write() as connection:
+            for call, before in ((start.id, present.states), *((one.id, one.before) for one in self._resumed)):
+                states = {path: (before[path], after.states[path]) for path in before if path in after.states}
+                self._store.end(connection, call, states)
+            self._store.mark(connection, self._keys([path for path in self._changes if path not in left]), undone=True)
+            self._store.mark(connection, again, undone=False)
 
     def _in_order(self, files: list[UndoneFile]) -> list[UndoneFile]:
         """The files in the order of their first change."""
         places = {path: environment for environment, path in enumerate(self._changes)}
         return sorted(files, key=lambda one: places[one.path])
 
-    def _plan(self, present: FileSnapshot, *, force: bool) -> tuple[list[RestoreStep], list[UndoneFile]]:
+    def _plan(self, present: PathSnapshot, *, force: bool) -> tuple[list[RestoreStep], list[UndoneFile]]:
         """What to restore, and what to leave alone."""
         steps: list[RestoreStep] = []
         refused: list[UndoneFile] = []
@@ -466,22 +476,6 @@ class _Restoration:
     def _keys(self, paths: Sequence[str]) -> tuple[tuple[str, str], ...]:
         return tuple(change.key for path in paths for change in self._changes[path])
 
-    def _mark(self, refused: Sequence[str]) -> None:
-        """Record which changes are undone, and which are redone."""
-        left = set(refused)
-        paths = [path for path in self._changes if path not in left]
-        keys = self._keys(paths)
-        if keys:
-            self._store.append(self._session_id, ChangesUndone(changes=keys))
-        again = [key for one in self._chosen for key in one.started.undoes if key[1] not in left]
-        if again:
-            self._store.append(self._session_id, ChangesRedone(changes=tuple(again)))
-
-
-def _anywhere(files: SnapshotFiles) -> UndoScope:
-    """All paths: those in the journal were in scope when the call ran."""
-    return UndoScope(files=files, workspace="/")
-
 
 def _without_implied_folders(files: Sequence[UndoneFile]) -> list[UndoneFile]:
     """The files, without folders that were created or removed along with their contents."""
@@ -489,7 +483,7 @@ def _without_implied_folders(files: Sequence[UndoneFile]) -> list[UndoneFile]:
     return [one for one in files if one.kind != "folder" or one.what == "refused" or one.path not in above]
 
 
-def _environment_key(entry: JournalEntry) -> str:
+def _environment_key(entry: StoredCall) -> str:
     return json.dumps(entry.started.environment, sort_keys=True) if entry.started.environment is not None else ""
 
 

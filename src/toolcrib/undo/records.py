@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from toolcrib.undo.files import SPECIAL, FileState
-from toolcrib.undo.journal import JournalEntry
+from toolcrib.undo.store import StoredCall
 
 CUT_SHORT = "the call was interrupted, so it is unknown whether it left the file like this"
 RUNS_ON = "the command continued in the background, so it is unknown whether it left the file like this"
 CHANGED_SINCE = "it has changed since"
+DURING = "it changed during the call, perhaps by something else"
 LATER = "a later call of this session also changed it; undo that first"
 
 
@@ -19,7 +20,7 @@ LATER = "a later call of this session also changed it; undo that first"
 class PathChange:
     """What one call did to one path."""
 
-    entry: JournalEntry
+    entry: StoredCall
     path: str
 
     @property
@@ -28,15 +29,15 @@ class PathChange:
 
     @property
     def after(self) -> FileState | None:
-        """The state after the call; None if its end is unknown."""
-        return None if self.entry.after is None else self.entry.after.get(self.path, self.before)
+        """The state after the call; None if it is unknown."""
+        return self.entry.after.get(self.path)
 
     @property
     def key(self) -> tuple[str, str]:
         return self.entry.id, self.path
 
 
-def changes_of(entries: Sequence[JournalEntry]) -> list[PathChange]:
+def changes_of(entries: Sequence[StoredCall]) -> list[PathChange]:
     """The changes that were not undone, oldest first."""
     return [PathChange(one, path) for one in entries for path in one.changed_paths() if path not in one.undone]
 
@@ -52,9 +53,11 @@ def why_refused(now: FileState, changes: Sequence[PathChange], others: Sequence[
     """Why a path must not be restored without force, or "". `others` are changes that are not to be undone."""
     if now.kind == "special":
         return SPECIAL
-    unseen = [change for change in changes if change.after is None]
-    if unseen:
-        return RUNS_ON if all(change.entry.runs_on for change in unseen) else CUT_SHORT
+    uncertain = [change.entry for change in changes if change.entry.outcome != "finished"]
+    if uncertain:
+        return RUNS_ON if all(entry.runs_on for entry in uncertain) else CUT_SHORT
+    if any(change.path in change.entry.during for change in changes):
+        return DURING
     last = max(changes, key=lambda change: change.entry.ended_order)
     if any(change.entry.order > last.entry.order for change in others):
         return LATER
@@ -88,6 +91,8 @@ class ChangedFile:
     kind: Kind
     call_ids: tuple[str, ...] = ()
     is_folder: bool = False
+    during: bool = False
+    """Whether something else may have changed it while the calls ran."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +107,8 @@ class FileRecord:
     undone: bool = False
     not_kept: str = ""
     """Why it cannot be restored."""
+    during: bool = False
+    """Whether something else may have changed it while the call ran."""
     now: Now | None = None
     """For an interrupted call: whether the file is unchanged (`old`), or has changed, by the call or
     since (`new`)."""
@@ -136,9 +143,9 @@ class CallRecord:
         return bool(self.files) and not self.can_be_undone
 
 
-def calls_in(entries: Sequence[JournalEntry], now: Callable[[JournalEntry, str], FileState]) -> list[CallRecord]:
+def calls_in(entries: Sequence[StoredCall], now: Callable[[StoredCall, str], FileState]) -> list[CallRecord]:
     """The calls in a journal, oldest first. Nested entries of one call are one record."""
-    groups: dict[str, list[JournalEntry]] = {}
+    groups: dict[str, list[StoredCall]] = {}
     for entry in entries:
         if entry.is_call:
             groups.setdefault(entry.started.call_id or entry.id, []).append(entry)
@@ -146,7 +153,7 @@ def calls_in(entries: Sequence[JournalEntry], now: Callable[[JournalEntry, str],
     return [one for one in records if one.files or one.notes]
 
 
-def _record(call_id: str, group: Sequence[JournalEntry], now: Callable[[JournalEntry, str], FileState]) -> CallRecord:
+def _record(call_id: str, group: Sequence[StoredCall], now: Callable[[StoredCall, str], FileState]) -> CallRecord:
     first = group[0].started
     files: dict[str, FileRecord] = {}
     for entry in group:
@@ -161,18 +168,18 @@ def _record(call_id: str, group: Sequence[JournalEntry], now: Callable[[JournalE
         at=first.at,
         turn_id=first.turn_id,
         files=tuple(without_implied(list(files.values()))),
-        notes=tuple(dict.fromkeys(note for entry in group for note in entry.notes)),
-        finished=all(entry.after is not None for entry in group),
+        notes=tuple(dict.fromkeys(note for entry in group for note in entry.started.notes)),
+        finished=all(entry.outcome == "finished" for entry in group),
         runs_on=any(entry.runs_on for entry in group),
         environment=environment,
         entry_ids=tuple(entry.id for entry in group),
     )
 
 
-def _file_record(entry: JournalEntry, path: str, now: Callable[[JournalEntry, str], FileState]) -> FileRecord:
+def _file_record(entry: StoredCall, path: str, now: Callable[[StoredCall, str], FileState]) -> FileRecord:
     before = entry.before[path]
     state: Now | None = None
-    if entry.after is not None:
+    if entry.outcome == "finished":
         after = entry.after[path]
     else:
         try:
@@ -186,12 +193,13 @@ def _file_record(entry: JournalEntry, path: str, now: Callable[[JournalEntry, st
         size=before.size,
         is_folder="folder" in (before.kind, after.kind) or _would_be_folder(entry, path, after),
         undone=path in entry.undone,
+        during=path in entry.during,
         not_kept=before.not_kept if not before.has_copy and not after.has_content_of(before) else "",
         now=state,
     )
 
 
-def _would_be_folder(entry: JournalEntry, path: str, after: FileState) -> bool:
+def _would_be_folder(entry: StoredCall, path: str, after: FileState) -> bool:
     """Whether a path that a call did not create would only have been the parent folder of another one."""
     is_missing = entry.before[path].kind == after.kind == "missing"
     return is_missing and any(other.startswith(f"{path}/") for other in entry.before)

@@ -49,6 +49,24 @@ printf '\0\4\0'
 """
 """Resolves the links of folders, and archives the named files in them."""
 AFTER_FOLDERS = b"\0\4"
+TREE = r"""
+cd -- "$1" || exit; limit=$2; shift 2
+find . -mindepth 1 -xdev \( "$@" -name .git \) -prune -o -printf '%y\0%m\0%s\0%i-%C@\0%l\0%P\0' 2>/dev/null |
+    head -c "$limit"
+printf '\0\4'; date +%s
+printf '\0\4\0'
+"""
+"""Lists a folder with find of GNU, without what can be rebuilt; the time there comes last."""
+REBUILT_NAMES = [
+    word
+    for name in ["node_modules", ".venv", "venv", "__pycache__", ".tox", ".mypy_cache", ".pytest_cache", ".cache"]
+    for word in ("-name", name, "-o")
+]
+MAX_TREE_FILES = 2_000
+MAX_TREE_CONTENT = 8_000_000
+MAX_TREE_BYTES = 1_000_000
+SETTLED_SECONDS = 3.0
+"""A file that changed this recently may change again without another time."""
 Fetched = tuple[FileState, bytes | None]
 
 
@@ -80,30 +98,16 @@ class RemoteFiles:
 
         self._fetched: dict[str, Fetched] = {}
         self._roots: tuple[str, ...] = ()
-        self._there: set[str] = set()
-        """Folders that are known to exist."""
-        self._surveyed: tuple[tuple[str, ...], tuple[str, ...], int] | None = None
 
     def refresh(self) -> None:
-        """Restart the time limit, and fetch everything again."""
+        """Restart the time limit, and forget what was seen, because something has run since."""
         self._ends = None
         self._forget()
-        if self._surveyed is not None:
-            self._survey(*self._surveyed)
 
     def _forget(self) -> None:
         self._real.clear()
         self._fetched.clear()
-        self._there.clear()
         self._roots = ()
-
-    def survey(self, folders: Sequence[str], paths: Sequence[str], limit: int) -> None:
-        """Fetch the real paths of folders and what is at paths in one go, up to `limit` bytes.
-
-        Both are absolute, as written; a folder may be `~`.
-        """
-        self._surveyed = tuple(folders), tuple(paths), limit
-        self._survey(*self._surveyed)
 
     def fetch(self, paths: Sequence[str], limit: int) -> None:
         wanted = [path for path in dict.fromkeys(paths) if not self._is_fetched(path)]
@@ -121,7 +125,6 @@ class RemoteFiles:
         for folder, real, missing in zip(asked, answers[::2], answers[1::2], strict=False):
             self._real[folder] = f"{real}{missing}" or "/"
             self._real[real or "/"] = real or "/"
-            self._there.add(real or "/")
             if missing:
                 # Nothing exists there or below.
                 self._roots = (*self._roots, f"{real}/{missing.split('/')[1]}")
@@ -129,9 +132,6 @@ class RemoteFiles:
         if found is not None:
             self._fetched.update(found)
             self._roots = (*self._roots, *(f"{self.real(above or '/').rstrip('/')}/{name}" for above, name in named))
-
-    def is_missing(self, path: str) -> bool:
-        return path not in self._there and self.look(path).kind == "missing"
 
     def _is_fetched(self, path: str) -> bool:
         return path in self._fetched or any(path == root or path.startswith(f"{root}/") for root in self._roots)
@@ -145,7 +145,7 @@ class RemoteFiles:
         kind = KINDS[about.kind]
         if kind == "file":
             return FileState(kind=kind, mode=about.mode, size=about.size, stamp=about.stamp)
-        return FileState(kind=kind, mode=about.mode if kind == "folder" else 0, link=about.link)
+        return FileState(kind=kind, mode=about.mode if kind == "folder" else 0, link=os.fsencode(about.link))
 
     def read(self, path: str, limit: int) -> bytes | None:
         content = self._fetched[path][1] if path in self._fetched else None
@@ -182,7 +182,7 @@ class RemoteFiles:
         if state.kind == "folder":
             self._run(lambda environment: environment.make_folder(where, mode=state.mode))
         elif state.kind == "link":
-            self._run(lambda environment: environment.make_link(where, state.link))
+            self._run(lambda environment: environment.make_link(where, os.fsdecode(state.link)))
         else:
             self._run(lambda environment: environment.write_file(where, content, mode=state.mode, plain=True))
 
@@ -211,6 +211,21 @@ class RemoteFiles:
     def address(self) -> Mapping[str, str]:
         return self._run(_address)
 
+    def tree(self, root: str) -> dict[str, FileState] | None:
+        """What is in a folder, without the contents of files; None if there is too much, or find cannot tell."""
+        words = [root, str(MAX_TREE_BYTES), *REBUILT_NAMES]
+        printed = self._run(lambda environment: _printed(environment, ["sh", "-c", TREE, "sh", *words]))
+        listing, _, now = printed.rpartition(AFTER_FOLDERS)
+        fields = listing.split(b"\0")
+        if not now.strip() or len(listing) >= MAX_TREE_BYTES or len(fields) % 6 != 1:
+            return None
+        found: dict[str, FileState] = {}
+        for kind, mode, size, stamp, link, name in zip(*[iter(fields[:-1])] * 6, strict=True):
+            path = f"{root.rstrip('/')}/{os.fsdecode(name)}"
+            found[path] = _listed(kind, int(mode, 8), int(size), os.fsdecode(stamp), link, float(now))
+        small = sum(state.size for state in found.values() if state.kind == "file") <= MAX_TREE_CONTENT
+        return found if len(found) <= MAX_TREE_FILES and small else None
+
     def _run(self, work: Callable[[Environment], Awaitable[T]]) -> T:
         """Run some work; the time limit starts when the environment first responds."""
 
@@ -228,27 +243,6 @@ class RemoteFiles:
         except EnvironmentFailed as error:
             raise OSError(str(error)) from error
         return done
-
-
-class AssumedFiles(RemoteFiles):
-    """Stands in for an environment without asking it: every path is a file that cannot be read."""
-
-    def __init__(self) -> None:
-        self.was_read = False
-        """Whether the contents of a file were needed."""
-
-    def look(self, path: str) -> FileState:
-        return FileState(kind="file")
-
-    def read(self, path: str, limit: int) -> bytes | None:
-        self.was_read = True
-        return None
-
-    def names(self, folder: str) -> list[str]:
-        return []
-
-    def real(self, path: str) -> str:
-        return path if path.startswith("/") else "/"
 
 
 async def _address(environment: Environment) -> Mapping[str, str]:
@@ -293,13 +287,26 @@ def _fetched(opened: tarfile.TarFile, member: tarfile.TarInfo) -> Fetched:
     if member.isdir():
         return FileState(kind="folder", mode=mode), None
     if member.issym():
-        return FileState(kind="link", link=member.linkname), None
+        return FileState(kind="link", link=os.fsencode(member.linkname)), None
     # In the archive, a second name of a file is a hard link to the first.
     source = opened.extractfile(member) if member.isreg() or member.islnk() else None
     if source is None:
         return FileState(kind="special"), None
     content = source.read()
     return FileState(kind="file", mode=mode, size=len(content)), content
+
+
+def _listed(kind: bytes, mode: int, size: int, stamp: str, link: bytes, now: float) -> FileState:
+    """One line of a listing; a file that has just changed has no stamp, so it is read again."""
+    if kind == b"d":
+        return FileState(kind="folder", mode=mode)
+    if kind == b"l":
+        return FileState(kind="link", link=link)
+    if kind != b"f":
+        return FileState(kind="special")
+    changed = float(stamp.partition("-")[2] or now)
+    is_settled = now - changed > SETTLED_SECONDS
+    return FileState(kind="file", mode=mode, size=size, stamp=stamp if is_settled else "")
 
 
 async def _exit_code(environment: Environment, argv: list[str]) -> int:

@@ -1,4 +1,8 @@
-"""Snapshots files before a call changes them: the FileSnapshots of a Runtime."""
+"""Finds out which files calls change: the FileSnapshots of a Runtime.
+
+A call that names the files it writes is recorded with their states. A command may change anything, so the workspace is
+scanned before and after it, unless the gate reads it as one that only reads.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +10,28 @@ import asyncio
 import contextlib
 import logging
 import os
+import secrets
+import sqlite3
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from toolcrib.approval.calls import CommandReading
 from toolcrib.config.settings import Settings
-from toolcrib.core.context import CallMemo, ToolContext
+from toolcrib.core.context import ToolContext, current_context
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.lazy import lazy
 from toolcrib.core.types import Effect, ToolEntry
-from toolcrib.undo.commands import may_change_files, targets_of_command
-from toolcrib.undo.file_snapshot import CallTargets, FileSnapshot, SnapshotLimits, TargetPath, UndoScope
-from toolcrib.undo.files import FileState, LocalFiles, SnapshotFiles
-from toolcrib.undo.journal import CallDetached, SnapshotBefore
-from toolcrib.undo.remote_files import AssumedFiles, RemoteFiles, environment_as_json
-from toolcrib.undo.store import UndoStore
+from toolcrib.undo.commands import NamedPaths, named_by, reads_only
+from toolcrib.undo.files import MISSING, FileState, LocalFiles, SnapshotFiles, with_content
+from toolcrib.undo.path_snapshot import ANYWHERE, PathSnapshot, SnapshotLimits, UndoScope, real_home
+from toolcrib.undo.remote_files import RemoteFiles, environment_as_json
+from toolcrib.undo.store import MEGABYTE, CallStart, UndoStore, UndoStoreError, is_below
+from toolcrib.undo.workspace import Workspace, WorkspaceBeyondLimits, why_not_scanned
 
 if TYPE_CHECKING:
     from toolcrib.core.context import Services
@@ -31,54 +40,61 @@ logger = logging.getLogger(__name__)
 
 KEPT_KINDS = frozenset({"write", "delete", "exec"})
 SUMMARY_CHARS = 200
+MENTIONED = SnapshotLimits(max_files=500, max_bytes=16_000_000, seconds=2.0)
+"""For what a program may change because its command line mentions it."""
 # Another environment is reached over a connection, so less is saved there.
-THERE_FILES = 300
-THERE_BYTES = 8_000_000
-THERE_SECONDS = 2.0
+THERE = SnapshotLimits(max_files=2_000, max_bytes=8_000_000, seconds=10.0)
+THERE_SECONDS = 5.0
 CANCEL_SECONDS = 1.0
-SMALL_FILES = 4
-SMALL_BYTES = 64_000
+ONLY_NAMED = "only files that the call names are saved"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class _OpenCall:
-    """A running call, and the snapshot from before it."""
+    """A running call, and what is known from before it."""
 
     session_id: str
-    entry_id: str
+    start: CallStart
     commands: tuple[str, ...]
-    scope: UndoScope
-    folder: str
-    targets: tuple[TargetPath, ...]
-    before: FileSnapshot
-    limits: SnapshotLimits
-
-    def is_small(self) -> bool:
-        """Whether it is about a few small files of this machine that are still there, and about nothing else."""
-        files, states = self.scope.files, self.before.states
-        if files.is_remote or len(states) > SMALL_FILES or any(target.how != "path" for target in self.targets):
-            return False
-        try:
-            # A call may have put a folder in the place of a file.
-            return all(map(_is_small_file, states.values())) and all(_is_small_file(files.look(one)) for one in states)
-        except OSError:
-            return False
+    scope: UndoScope = ANYWHERE
+    certain: list[str] = field(default_factory=list)
+    """Paths that it writes, moves or deletes."""
+    mentioned: list[str] = field(default_factory=list)
+    """Paths that it may write to."""
+    files: SnapshotFiles = field(default_factory=LocalFiles)
+    tree: str = ""
+    """The workspace in another environment."""
+    workspace: Workspace | None = None
+    """The workspace that is scanned again after the call."""
+    states: dict[str, FileState] = field(default_factory=dict)
+    is_complete: bool = True
+    head: tuple[str, str] = ("", "")
 
 
 class Snapshotter:
-    """Snapshots the files that one Runtime's calls change. No failure here reaches a call."""
+    """Records the files that one Runtime's calls change. No failure here reaches a call."""
 
     def __init__(self, settings: Settings, services: Services, workspace: str) -> None:
         self.store = UndoStore(settings.home.undo_dir, settings.undo)
-        self._home = settings.home
+        self._settings = settings
         self._services = services
         self._workspace = workspace
         self._lock = threading.Lock()
+        self._workspaces: dict[str, Workspace] = {}
         self._running: dict[int, tuple[ToolContext, list[_OpenCall]]] = {}
+        self._listed: dict[str, dict[str, FileState]] = {}
+        """What is known of the files in other environments, by their workspace there."""
+        self._told: set[str] = set()
+        """Workspaces that are not scanned, as the person was told."""
+        self._detached: dict[str, tuple[tuple[str, ...], str]] = {}
+        """Calls whose commands continue in the background, with the key of their session."""
+
+    def close(self) -> None:
+        self.store.close()
 
     def wants(self, effects: tuple[Effect, ...], ctx: ToolContext, /) -> bool:
         return any(
-            effect.kind in KEPT_KINDS and (effect.kind != "exec" or may_change_files(effect.target))
+            effect.kind in KEPT_KINDS and (effect.kind != "exec" or not reads_only(_reading(effect, ctx)))
             for effect in effects
         )
 
@@ -95,10 +111,7 @@ class Snapshotter:
     async def after(self, ctx: ToolContext, /) -> None:
         with self._lock:
             _, opened = self._running.pop(id(ctx), (ctx, []))
-        if all(one.is_small() for one in opened):
-            # Another thread would take longer than looking at a few files.
-            self._after(opened, ctx)
-        else:
+        if opened:
             await asyncio.to_thread(self._after, opened, ctx)
 
     def _before(self, entry: ToolEntry, effects: tuple[Effect, ...], ctx: ToolContext) -> None:
@@ -106,120 +119,276 @@ class Snapshotter:
         here = tuple(effect for effect in kept if not effect.backend)
         there = tuple(effect for effect in kept if effect.backend)
         if here:
-            _survive(entry.name, self._keep, entry, here, ctx, LocalFiles(), None, self.store.limits())
+            _survive(entry.name, self._keep, entry, here, ctx)
         if there:
             _survive(entry.name, self._keep_there, entry, there, ctx)
 
-    def _keep_there(self, entry: ToolEntry, effects: tuple[Effect, ...], ctx: ToolContext) -> None:
-        folder = next((effect.cwd for effect in effects if effect.cwd), "")
-        workspace = next((effect.workspace for effect in effects if effect.workspace), "") or folder or "/"
-        assumed = AssumedFiles()
-        words = _call_targets(
-            effects, UndoScope(files=assumed, workspace=workspace), folder or workspace, ctx.memo, is_here=False
-        )
-        if not words.targets and not words.notes and not assumed.was_read:
-            # Most commands with a quote in them change nothing, and asking another environment takes a while.
+    def _keep(self, entry: ToolEntry, effects: tuple[Effect, ...], ctx: ToolContext) -> None:
+        folder = os.path.realpath(ctx.cwd or self._workspace or "/")
+        call = self._opened(entry, effects, ctx, folder)
+        if call is None:
             return
-        terminal = self._services.terminal
-        spec = terminal.execution_target(ctx).spec
-        limits = self.store.limits(max_files=THERE_FILES, max_bytes=THERE_BYTES, seconds=THERE_SECONDS)
-        files = RemoteFiles(terminal, spec, seconds=THERE_SECONDS)
-        inside = f"{workspace.rstrip('/')}/"
-        paths = [os.path.normpath(os.path.join(folder, one.path)) for one in words.targets] if folder else []  # noqa: PTH118
-        wanted = [path for path in paths if path.startswith(inside)][:THERE_FILES]
-        files.survey((workspace, folder or ".", "~"), wanted, limits.max_bytes)
-        self._keep(entry, effects, ctx, files, environment_as_json(spec, files), limits)
+        try:
+            if call.workspace is not None:
+                call.head = call.workspace.git.head()
+                call.workspace.scan(partial(self._begin, call), ended=self._ended(), progress=partial(_report, ctx))
+            else:
+                with self.store.write() as connection:
+                    self._begin(call, connection)
+        except WorkspaceBeyondLimits as error:
+            self._tell_once(ctx, folder, str(error))
+            call = self._without_scan(call, f"not saved: {error}; {ONLY_NAMED}")
+        except (OSError, UndoStoreError) as error:
+            # On a full disk, the space of what was not saved is enough for a line that says so.
+            call = self._without_scan(call, f"not saved: {getattr(error, 'strerror', None) or error}", empty=True)
+            logger.warning("cannot save the files that %s changes: %s", entry.name, error)
+        if call.states or call.start.notes or call.workspace is not None:
+            with self._lock:
+                self._running.setdefault(id(ctx), (ctx, []))[1].append(call)
 
-    def _keep(
-        self,
-        entry: ToolEntry,
-        effects: tuple[Effect, ...],
-        ctx: ToolContext,
-        files: SnapshotFiles,
-        environment: dict[str, Any] | None,
-        limits: SnapshotLimits,
-    ) -> None:
-        scope, folder = self._scope(effects, ctx, files, is_here=environment is None)
-        targets_found = _call_targets(effects, scope, folder, ctx.memo, is_here=environment is None)
-        if not targets_found.targets and not targets_found.notes:
-            return
-        pack = self.store.new_pack(ctx.session_id)
-        before = FileSnapshot(scope, limits, pack=pack, kept=self.store.kept(ctx.session_id))
-        before.notes.update(dict.fromkeys(targets_found.notes))
-        started = SnapshotBefore(
-            id=pack.name,
+    def _opened(self, entry: ToolEntry, effects: tuple[Effect, ...], ctx: ToolContext, folder: str) -> _OpenCall | None:
+        """What is to be saved for a call; None if that is nothing."""
+        commands = [effect for effect in effects if effect.kind == "exec"]
+        cwd = next((effect.cwd for effect in effects if effect.cwd), "") or folder
+        read = [named_by(one.target, one.cwd or cwd, _reading(one, ctx)) for one in commands]
+        writing = [named for named in read if not named.reads_only]
+        paths = [
+            os.path.join(effect.cwd or cwd, os.path.expanduser(effect.target))  # noqa: PTH118, PTH111
+            for effect in effects
+            if effect.kind != "exec" and effect.target and "\0" not in effect.target
+        ]
+        if not writing and not paths:
+            return None
+        call = self._new_call(entry, effects, ctx, folder)
+        home, skills = self._own_folders
+        call.scope = UndoScope(excluded=(home,), included=(skills,), home=real_home())
+        call.certain = [*paths, *(path for named in writing for path in named.certain)]
+        call.mentioned = [path for named in writing for path in named.mentioned]
+        return self._with_workspace(call, writing, folder, cwd) if writing else call
+
+    def _new_call(self, entry: ToolEntry, effects: tuple[Effect, ...], ctx: ToolContext, folder: str) -> _OpenCall:
+        start = CallStart(
+            id=secrets.token_hex(6),
             at=self.store.clock(),
             tool=entry.name,
             summary=_summary(entry.name, effects),
             call_id=ctx.call_id,
             turn_id=ctx.turn_id,
-            workspace=scope.workspace,
-            environment=environment,
-        )
-        try:
-            with contextlib.ExitStack() as on_error:
-                on_error.callback(pack.discard)
-                before.take_all(targets_found.targets, folder)
-                if before.states or before.notes:
-                    self.store.begin(ctx.session_id, started, before, pack)
-                on_error.pop_all()
-        except OSError as error:
-            # On a full disk, the space of the discarded copies is enough for a line that says so.
-            self.store.say(ctx.session_id, started, f"not saved: {error.strerror or error}")
-            raise
-        if not before.states and not before.notes:
-            return
-        opened = _OpenCall(
-            session_id=ctx.session_id,
-            entry_id=started.id,
-            commands=tuple(effect.target for effect in effects if effect.kind == "exec"),
-            scope=scope,
             folder=folder,
-            targets=targets_found.targets,
-            before=before,
-            limits=limits,
         )
+        commands = tuple(effect.target for effect in effects if effect.kind == "exec")
+        return _OpenCall(session_id=ctx.session_id, start=start, commands=commands)
+
+    def _keep_there(self, entry: ToolEntry, effects: tuple[Effect, ...], ctx: ToolContext) -> None:
+        """Save what a call in another environment names, and its workspace there if that is small."""
+        commands = [effect for effect in effects if effect.kind == "exec"]
+        terminal = self._services.terminal
+        spec = terminal.execution_target(ctx).spec
+        files = RemoteFiles(terminal, spec, seconds=THERE_SECONDS)
+        cwd = next((effect.cwd for effect in effects if effect.cwd), "")
+        root = next((effect.workspace for effect in effects if effect.workspace), "") or cwd
+        read = [named_by(one.target, one.cwd or cwd or "/", _reading(one, ctx), is_here=False) for one in commands]
+        writing = [named for named in read if not named.reads_only]
+        paths = [os.path.join(one.cwd or cwd, one.target) for one in effects if one.kind != "exec"]  # noqa: PTH118
+        if not writing and not paths:
+            return
+        folder = files.real(root or ".")
+        call = self._new_call(entry, effects, ctx, folder)
+        call.files, call.tree = files, folder if writing else ""
+        call.start = replace(call.start, environment=environment_as_json(spec, files))
+        call.certain = [path for path in paths if path.startswith("/")]
+        call.certain += [one for named in writing for one in named.certain if not is_below(one, [folder])]
+        with self.store.write() as connection:
+            self._begin(call, connection)
+        if call.states or call.start.notes:
+            with self._lock:
+                self._running.setdefault(id(ctx), (ctx, []))[1].append(call)
+
+    def _with_workspace(self, call: _OpenCall, writing: list[NamedPaths], folder: str, cwd: str) -> _OpenCall:
+        """The call with the workspace that is scanned for it, or a note that says why none is."""
+        why = why_not_scanned(folder, real_home())
+        if why:
+            return self._noted(call, f"not saved: {why}, which is not scanned; {ONLY_NAMED}")
+        if not is_below(os.path.realpath(cwd), [folder]):
+            call = self._noted(call, f"not saved: the command ran in {cwd}, outside of the workspace; {ONLY_NAMED}")
         with self._lock:
-            self._running.setdefault(id(ctx), (ctx, []))[1].append(opened)
+            call.workspace = self._workspaces.get(folder)
+            if call.workspace is None:
+                call.workspace = self._workspaces[folder] = Workspace(self.store, folder, self._own_folders)
+        call.scope = UndoScope(
+            excluded=call.scope.excluded,
+            included=call.scope.included,
+            home=call.scope.home,
+            follows=call.workspace.follows,
+            unfollowed=call.workspace.unfollowed,
+        )
+        owned = [path for one in writing for path in one.owned]
+        named = [os.path.normpath(path) for path in (*call.certain, *owned)]
+        call.start = replace(
+            call.start,
+            workspace=folder,
+            is_opaque=not all(one.is_exact for one in writing),
+            named=tuple(dict.fromkeys(one for path in named for one in (path, os.path.realpath(path)))),
+        )
+        return call
+
+    def _begin(self, call: _OpenCall, connection: sqlite3.Connection) -> None:
+        """Save what the call names, and record it; from then on it survives the end of the process."""
+        snapshot = self._snapshot(call, connection)
+        call.states, call.is_complete = snapshot.states, snapshot.is_complete
+        call.start = replace(call.start, notes=tuple(dict.fromkeys((*call.start.notes, *snapshot.notes))))
+        if call.states or call.start.notes or call.workspace is not None:
+            self.store.begin(connection, call.session_id, call.start, call.states)
+
+    def _snapshot(self, call: _OpenCall, connection: sqlite3.Connection | None) -> PathSnapshot:
+        files = call.files
+        if isinstance(files, RemoteFiles):
+            return self._snapshot_there(call, files, connection)
+        limits = SnapshotLimits(max_bytes=int(self._settings.undo.max_workspace_mb * MEGABYTE))
+        snapshot = PathSnapshot(
+            files, self.store, call.scope, limits, connection=connection, earlier=call.states or None
+        )
+        snapshot.take(call.certain)
+        there = [path for path in call.mentioned if files.look(path).kind != "missing" or path in call.states]
+        if there:
+            more = PathSnapshot(
+                files, self.store, call.scope, MENTIONED, connection=connection, earlier=call.states or None
+            )
+            more.take(there)
+            snapshot.states = {**more.states, **snapshot.states}
+            snapshot.notes.update(more.notes)
+            snapshot.is_complete = snapshot.is_complete and more.is_complete
+        return snapshot
+
+    def _snapshot_there(
+        self, call: _OpenCall, files: RemoteFiles, connection: sqlite3.Connection | None
+    ) -> PathSnapshot:
+        """What the call names in another environment, and the workspace there if that is small."""
+        files.refresh()
+        snapshot = PathSnapshot(files, self.store, call.scope, THERE, connection=connection)
+        snapshot.take(call.certain)
+        listed = files.tree(call.tree) if call.tree else {}
+        if listed is None:
+            snapshot.is_complete = False
+            snapshot.notes[f"not saved: the workspace in this environment is too large to scan; {ONLY_NAMED}"] = None
+            return snapshot
+        known = self._listed.setdefault(call.tree + str(call.start.environment), {})
+        unread = [
+            path for path, state in listed.items() if state.kind == "file" and not _is_known(state, known.get(path))
+        ]
+        files.fetch(unread, THERE.max_bytes)
+        for path, state in listed.items():
+            if state.kind == "file":
+                read = (
+                    known[path] if path not in unread else with_content(state, files.read(path, THERE.max_bytes) or b"")
+                )
+                if connection is not None and path in unread and read.size:
+                    self.store.add_content(connection, read.digest, files.read(path, THERE.max_bytes) or b"")
+                if state.stamp and connection is not None:
+                    known[path] = replace(read, stamp=state.stamp)
+                state = replace(read, mode=state.mode, stamp="")
+            snapshot.states[path] = state
+        return snapshot
+
+    def _without_scan(self, call: _OpenCall, note: str, *, empty: bool = False) -> _OpenCall:
+        """Record a call whose workspace cannot be scanned, or for which nothing can be saved."""
+        call = self._noted(call, note)
+        call.workspace = None
+        call.start = replace(call.start, workspace="")
+        call.scope = UndoScope(excluded=call.scope.excluded, included=call.scope.included, home=call.scope.home)
+        if empty:
+            call.certain, call.mentioned = [], []
+        with contextlib.suppress(OSError, ToolcribError), self.store.write() as connection:
+            self._begin(call, connection)
+        return call
+
+    def _tell_once(self, ctx: ToolContext, folder: str, why: str) -> None:
+        """Say once that a workspace is not scanned."""
+        if folder not in self._told:
+            self._told.add(folder)
+            _report(ctx, f"{why}, so undo covers only files that calls name; `undo.ignore` leaves out folders")
+
+    @staticmethod
+    def _noted(call: _OpenCall, note: str) -> _OpenCall:
+        call.start = replace(call.start, notes=(*call.start.notes, note))
+        return call
 
     def _after(self, opened: list[_OpenCall], ctx: ToolContext) -> None:
         for one in opened:
             _survive("a call", self._end, one, ctx)
 
-    def _end(self, opened: _OpenCall, ctx: ToolContext) -> None:
-        if opened.commands and self._runs_on(opened.commands, ctx):
-            self.store.append(opened.session_id, CallDetached(id=opened.entry_id))
+    def _end(self, call: _OpenCall, ctx: ToolContext) -> None:
+        if call.commands and self._runs_on(call.commands, self._session_key(ctx)):
+            self.store.set_detached(call.start.id)
+            with self._lock:
+                self._detached[call.start.id] = call.commands, self._session_key(ctx)
             return
-        opened.scope.files.refresh()
-        self.store.end(opened.session_id, opened.entry_id, opened.before, _look_again(opened))
+        if call.workspace is None:
+            with self.store.write() as connection:
+                self._finish(connection, call)
+            return
+        try:
+            call.workspace.scan(lambda connection: self._finish(connection, call), ended=self._ended())
+        except WorkspaceBeyondLimits as error:
+            with self.store.write() as connection:
+                self._finish(connection, call, f"not saved: {error}")
 
-    def _runs_on(self, commands: tuple[str, ...], ctx: ToolContext) -> bool:
-        terminal = self._services.terminal
-        session_key = terminal.execution_target(ctx).spec.session
-        return any(terminal.runs_on(session_key, command) for command in commands)
+    def _finish(self, connection: sqlite3.Connection, call: _OpenCall, *notes: str) -> None:
+        """Record what the call left at the paths that it names, and that it has ended."""
+        after = self._snapshot(call, None)
+        after.take_recorded(path for path in call.states if path not in after.states)
+        # A path without an earlier state counts as new only if certainly nothing was there: an undo would remove it.
+        changes = {
+            path: (call.states.get(path, MISSING), state)
+            for path, state in after.states.items()
+            if path in call.states or call.is_complete
+        }
+        head = call.workspace.git.head() if call.workspace is not None else call.head
+        has_changed = any(not old.is_same(new) for old, new in changes.values())
+        if head != call.head and (has_changed or self.store.has_changes(connection, call.start.id)):
+            notes = (*notes, f"HEAD stays at {head[0]}: undo restores files, not what git has checked out")
+        self.store.end(connection, call.start.id, changes, notes=notes)
+
+    def _ended(self) -> list[str]:
+        """The calls whose commands have ended in the background since."""
+        with self._lock:
+            detached = list(self._detached.items())
+        ended = [call for call, (commands, key) in detached if not self._runs_on(commands, key)]
+        with self._lock:
+            for call in ended:
+                self._detached.pop(call, None)
+        return ended
+
+    def _session_key(self, ctx: ToolContext) -> str:
+        return str(self._services.terminal.execution_target(ctx).spec.session)
+
+    def _runs_on(self, commands: tuple[str, ...], session_key: str) -> bool:
+        return any(self._services.terminal.runs_on(session_key, command) for command in commands)
 
     @lazy
     def _own_folders(self) -> tuple[str, str]:
         """The real paths of toolcrib's home and of the skills in it; nothing moves them while toolcrib runs."""
-        files = LocalFiles()
-        return files.real(str(self._home.root)), files.real(str(self._home.skills_dir))
-
-    def _scope(
-        self, effects: tuple[Effect, ...], ctx: ToolContext, files: SnapshotFiles, *, is_here: bool
-    ) -> tuple[UndoScope, str]:
-        """What undo covers, and the folder that relative paths start from."""
-        folder = next((effect.cwd for effect in effects if effect.cwd), "")
-        if is_here:
-            workspace = files.real(ctx.cwd or self._workspace or "/")
-            home, skills = self._own_folders
-            scope = UndoScope(files=files, workspace=workspace, others=(skills,), excluded=(home,))
-            return scope, folder or workspace
-        workspace = next((effect.workspace for effect in effects if effect.workspace), "") or folder or files.real(".")
-        return UndoScope(files=files, workspace=files.real(workspace)), folder or workspace
+        home = self._settings.home
+        return os.path.realpath(home.root), os.path.realpath(home.skills_dir)
 
 
-def _is_small_file(state: FileState) -> bool:
-    return state.kind == "file" and state.size <= SMALL_BYTES
+def _reading(effect: Effect, ctx: ToolContext) -> CommandReading | None:
+    """What the gate read of a command."""
+    reading: CommandReading | None = ctx.memo.readings.get(effect.target) if ctx.memo is not None else None
+    return reading
+
+
+def _is_known(state: FileState, known: FileState | None) -> bool:
+    return known is not None and bool(state.stamp) and (state.stamp, state.size) == (known.stamp, known.size)
+
+
+def _report(ctx: ToolContext, text: str) -> None:
+    """Report the progress of a call, from a thread that does not know which one it works for."""
+    token = current_context.set(ctx)
+    try:
+        ctx.progress(text)
+    finally:
+        current_context.reset(token)
 
 
 def _survive(name: str, function: Callable[..., None], *arguments: Any) -> None:
@@ -227,41 +396,7 @@ def _survive(name: str, function: Callable[..., None], *arguments: Any) -> None:
     try:
         function(*arguments)
     except (OSError, ToolcribError) as error:
-        logger.warning("cannot snapshot the files that %s changes: %s", name, error, exc_info=error)
-
-
-def _call_targets(
-    effects: tuple[Effect, ...], scope: UndoScope, folder: str, memo: CallMemo | None, *, is_here: bool
-) -> CallTargets:
-    targets: list[TargetPath] = []
-    notes: list[str] = []
-    for effect in effects:
-        start = effect.cwd or folder
-        if effect.kind == "exec":
-            reading: CommandReading | None = memo.readings.get(effect.target) if memo is not None else None
-            found = targets_of_command(effect.target, cwd=start, scope=scope, is_here=is_here, reading=reading)
-            targets += found.targets
-            notes += found.notes
-        elif effect.target:
-            path = os.path.join(start, os.path.expanduser(effect.target) if is_here else effect.target)  # noqa: PTH118, PTH111
-            targets.append(TargetPath(path, "tree" if effect.kind == "delete" else "path"))
-    # In another environment, guessing would take longer than the call; a note says that something is not saved.
-    chosen = [one for one in targets if is_here or one.how != "guess"]
-    return CallTargets(tuple(dict.fromkeys(chosen)), tuple(dict.fromkeys(notes)))
-
-
-def _look_again(opened: _OpenCall) -> FileSnapshot:
-    """The state after a call: of the paths recorded before it, and of what it created."""
-    after = FileSnapshot(opened.scope, opened.limits, earlier=opened.before)
-    after.take_all(opened.targets, opened.folder)
-    after.take_paths(path for path in opened.before.states if path not in after.states)
-    made = [
-        TargetPath(path, "tree")
-        for path, state in list(after.states.items())
-        if state.kind == "folder" and opened.before.states.get(path, state).kind != "folder"
-    ]
-    after.take_all(made, opened.folder)
-    return after
+        logger.warning("cannot save the files that %s changes: %s", name, error, exc_info=error)
 
 
 def _summary(tool: str, effects: tuple[Effect, ...]) -> str:

@@ -1,233 +1,533 @@
-"""Where undo stores snapshots: a bounded folder for each session, readable only by its owner."""
+"""Where undo stores what it needs: a database of calls, changes and contents, readable only by its owner.
+
+    cache/undo/undo.db           the calls that changed files, what each of them changed, contents of small files
+    cache/undo/contents/DIGEST   the contents of large files
+
+Each content is stored once, under its SHA-256. A transaction survives a killed process; a power cut may take the last
+ones, but leaves the database whole.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import re
-import secrets
+import json
+import logging
+import os
 import shutil
-import threading
+import sqlite3
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
 
-from msgspec.structs import replace
+import msgspec
 
-from toolcrib.config.files import make_folder
+from toolcrib.config.files import OWNER_FILE, make_folder
 from toolcrib.config.settings import UndoSettings
-from toolcrib.undo import journal
-from toolcrib.undo.file_snapshot import FileSnapshot, SnapshotLimits, StoredContents
-from toolcrib.undo.files import FileState
-from toolcrib.undo.journal import (
-    INDEX,
-    SUFFIX,
-    DiskSync,
-    JournalEntry,
-    JournalEvent,
-    PackWriter,
-    PathState,
-    SnapshotAfter,
-    SnapshotBefore,
-    packs_of,
-    read_content,
-    size_of,
-)
+from toolcrib.core.errors import ToolcribError
+from toolcrib.process_identity import Identity, is_alive, own_identity
+from toolcrib.sessions.database import Database, Migration
+from toolcrib.undo.files import MISSING, FileState
+
+logger = logging.getLogger(__name__)
 
 DIRECT = "direct"
 """The session of calls that have no other."""
-MAX_SESSIONS = 200
+UNDO, REDO = "toolcrib undo", "toolcrib redo"
+"""The tool names of undos and redos; no real tool can have them."""
 MEGABYTE = 1_000_000
+LARGE_BYTES = 128_000
+"""Contents from this size on are files of their own, because SQLite takes longer to write them."""
 CHECKED_BYTES = 50_000_000
-"""Each time a session has grown by this much, the oldest sessions are pruned."""
-ROOM_LEFT = 0.9
-"""Copies are dropped down to this share of the limit, because listing them all for each call would take long."""
+"""Each time the store has grown by this much, its size is checked."""
+ROOM_LEFT = 0.8
+"""The store is pruned to this share of its limit, because pruning takes a while."""
 DROPPED = "its copy was dropped to make room for newer ones"
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}")
+DAMAGED = "the copy is damaged"
+
+Outcome = Literal["running", "finished", "interrupted", "detached"]
+"""detached: its command continued in the background."""
+
+STEPS = (
+    Migration(
+        (
+            "CREATE TABLE contents (digest BLOB PRIMARY KEY, content BLOB NOT NULL)",
+            """CREATE TABLE calls (
+                id TEXT PRIMARY KEY,
+                session TEXT NOT NULL,
+                position INTEGER NOT NULL,
+                ended INTEGER,
+                outcome TEXT NOT NULL,
+                call_id TEXT NOT NULL,
+                workspace TEXT NOT NULL,
+                is_opaque INTEGER NOT NULL,
+                process TEXT NOT NULL,
+                at REAL NOT NULL,
+                about TEXT NOT NULL
+            )""",
+            "CREATE INDEX calls_by_session ON calls (session, position)",
+            "CREATE INDEX open_calls ON calls (workspace) WHERE ended IS NULL",
+            """CREATE TABLE changes (
+                call TEXT NOT NULL,
+                path BLOB NOT NULL,
+                before BLOB NOT NULL,
+                after BLOB,
+                is_during INTEGER NOT NULL DEFAULT 0,
+                is_undone INTEGER NOT NULL DEFAULT 0,
+                PRIMARY KEY (call, path)
+            ) WITHOUT ROWID""",
+            "CREATE TABLE workspaces (folder TEXT PRIMARY KEY, version INTEGER NOT NULL, used REAL NOT NULL, "
+            "beyond TEXT NOT NULL)",
+            "CREATE TABLE folders (workspace TEXT NOT NULL, path BLOB NOT NULL, listing BLOB NOT NULL, "
+            "PRIMARY KEY (workspace, path))",
+            "CREATE TABLE counter (value INTEGER NOT NULL)",
+            "INSERT INTO counter VALUES (0)",
+        )
+    ),
+)
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(FileState).decode
+
+
+class UndoStoreError(ToolcribError):
+    """The store of undo cannot be used."""
+
+
+class CallStart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A call that is about to run."""
+
+    id: str
+    at: float
+    tool: str
+    summary: str = ""
+    """The call in one line."""
+    call_id: str = ""
+    turn_id: str = ""
+    folder: str = ""
+    """The workspace of the session."""
+    workspace: str = ""
+    """The folder that is scanned before and after the call; empty for a call that names all files it changes."""
+    is_opaque: bool = False
+    """Whether it may change files that it does not name."""
+    named: tuple[str, ...] = ()
+    """The paths that the call names; what changes there is its doing."""
+    environment: dict[str, Any] | None = None
+    """The spec of the environment of the files; None means this machine."""
+    undoes: tuple[tuple[str, str], ...] = ()
+    """For an undo or a redo: the changes that it undoes, each as call and path."""
+    notes: tuple[str, ...] = ()
+    """What is not saved."""
 
 
 @dataclass(slots=True)
-class _Session:
-    """What this process knows about the folder of a session."""
+class StoredCall:
+    """One call, as the store describes it."""
 
-    folder: Path
-    kept: StoredContents
-    used: int
-    """The size of its packs on disk."""
+    started: CallStart
+    order: int
+    ended_order: int = -1
+    outcome: Outcome = "running"
+    before: dict[str, FileState] = field(default_factory=dict)
+    after: dict[str, FileState] = field(default_factory=dict)
+    """The states that the call left, as far as they are known."""
+    during: set[str] = field(default_factory=set)
+    """The paths that something else may have changed while the call ran."""
+    undone: set[str] = field(default_factory=set)
+    """The paths that were restored."""
+
+    @property
+    def id(self) -> str:
+        return self.started.id
+
+    @property
+    def is_call(self) -> bool:
+        return self.started.tool not in (UNDO, REDO)
+
+    @property
+    def runs_on(self) -> bool:
+        return self.outcome == "detached"
+
+    def changed_paths(self) -> list[str]:
+        """The paths that the call changed; for an interrupted call, all that it may have changed."""
+        return [
+            path for path, state in self.before.items() if path not in self.after or not state.is_same(self.after[path])
+        ]
 
 
 class UndoStore:
-    """The journals and copies of one home. Safe for threads and processes."""
+    """The store of one home. Safe for threads and processes."""
 
     def __init__(
         self, folder: Path, settings: UndoSettings | None = None, *, clock: Callable[[], float] = time.time
     ) -> None:
         self.folder = folder
         self.clock = clock
-        self._settings = settings or UndoSettings()
-        self._disk = DiskSync()
-        self._lock = threading.Lock()
-        self._sessions: dict[str, _Session] = {}
+        self.settings = settings or UndoSettings()
+        self.process = json.dumps(msgspec.to_builtins(own_identity()))
+        self._database = Database(folder / "undo.db", steps=STEPS, what="undo store", error=UndoStoreError)
+        self._contents = folder / "contents"
+        self._added = 0
 
-    # Write
+    # Transactions
 
-    def limits(
-        self, *, max_files: int = 20_000, max_bytes: float = float("inf"), seconds: float = 10.0
-    ) -> SnapshotLimits:
-        """How much to save for one call, within the settings."""
-        return SnapshotLimits(
-            max_file_bytes=int(min(self._settings.max_file_mb * MEGABYTE, max_bytes)),
-            max_bytes=int(min(self._settings.max_session_mb * MEGABYTE, max_bytes)),
-            max_files=max_files,
-            seconds=seconds,
-        )
+    @contextlib.contextmanager
+    def write(self, *, wait: bool = False) -> Iterator[sqlite3.Connection]:
+        """One transaction; with `wait`, it survives a power cut, too."""
+        if not self._database.exists:
+            self.drop_old_records()
+        with self._database.write(durable=wait) as connection:
+            yield connection
+        if self._added > CHECKED_BYTES:
+            self._added = 0
+            self._prune()
 
-    def new_pack(self, session_id: str) -> PackWriter:
-        return PackWriter(self._opened(session_id).folder, secrets.token_hex(6), self._disk)
+    def read(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
+        return self._database.read()
 
-    def kept(self, session_id: str) -> StoredContents:
-        """The contents that a session has stored already."""
-        return self._opened(session_id).kept
+    @property
+    def exists(self) -> bool:
+        return self._database.exists
 
-    def begin(
-        self,
-        session_id: str,
-        started: SnapshotBefore,
-        before: FileSnapshot,
-        pack: PackWriter,
-        *,
-        needed: frozenset[str] = frozenset(),
-        wait: bool = False,
-    ) -> None:
-        """Record a call under the name of its pack; from then on it survives the end of the process.
+    def close(self) -> None:
+        self._database.close()
 
-        With `wait`, it also survives a power cut. Needed packs are not dropped to make room.
-        """
-        session = self._opened(session_id)
-        files = tuple(PathState(path=path, state=state) for path, state in before.states.items())
-        line = journal.line_for(replace(started, files=files, notes=tuple(before.notes)))
-        is_alone = pack.is_empty
-        pack.close(line, wait=wait)
-        journal.append(session.folder, line, self._disk if is_alone else None, wait=wait)
-        with self._lock:
-            session.kept.update(before.newly_kept)
-            session.used += pack.size
-            if session.used // CHECKED_BYTES != (session.used - pack.size) // CHECKED_BYTES:
-                self._prune(session.folder)
-        self._make_room(session, needed | {pack.name})
+    def drop_old_records(self) -> bool:
+        """Remove what earlier versions stored, a folder for each session; False if there is nothing of that kind."""
+        try:
+            found = [one for one in self.folder.iterdir() if (one / "index.jsonl").exists()]
+        except OSError:
+            return False
+        for old in found:
+            shutil.rmtree(old, ignore_errors=True)
+        if found:
+            logger.warning("changes that an earlier version of toolcrib recorded can no longer be undone")
+        return bool(found)
 
-    def end(self, session_id: str, entry_id: str, before: FileSnapshot, after: FileSnapshot) -> None:
-        """Record the state after a call."""
-        # A path without an earlier record counts as new only if certainly nothing was there: an undo would remove it.
-        changed = [
-            PathState(path=path, state=state)
-            for path, state in after.states.items()
-            if (not before.states[path].is_same(state) if path in before.states else before.knew_missing(path))
-        ]
-        notes = tuple(note for note in after.notes if note not in before.notes)
-        # No wait: if a power cut loses this line, the call looks interrupted, and its copies remain.
-        line = journal.line_for(SnapshotAfter(id=entry_id, files=tuple(changed), notes=notes))
-        journal.append(self._opened(session_id).folder, line)
+    # Contents
 
-    def say(self, session_id: str, started: SnapshotBefore, note: str) -> None:
-        """Record that nothing was saved for a call, and why."""
-        self.append(session_id, replace(started, notes=(note,)))
-        self.append(session_id, SnapshotAfter(id=started.id))
+    def add_content(self, connection: sqlite3.Connection, digest: bytes, content: bytes) -> None:
+        """Store the content of a file, unless it is there already."""
+        self._added += len(content)
+        if len(content) < LARGE_BYTES:
+            connection.execute("INSERT OR IGNORE INTO contents VALUES (?, ?)", (digest, content))
+            return
+        path = self._contents / digest.hex()
+        with contextlib.suppress(OSError):
+            if path.stat().st_size == len(content):
+                return
+        make_folder(self._contents)
+        temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
+        try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, OWNER_FILE)
+            with os.fdopen(descriptor, "wb", buffering=0) as stream:
+                left = memoryview(content)
+                while left:
+                    left = left[stream.write(left) :]
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
-    def append(self, session_id: str, event: JournalEvent) -> None:
-        journal.append(self._opened(session_id).folder, journal.line_for(event), self._disk, wait=True)
-
-    # Read
-
-    def entries(self, session_id: str) -> list[JournalEntry]:
-        """Every call of a session, oldest first."""
-        return journal.read(self.folder_of(session_id))
-
-    def content(self, session_id: str, state: FileState) -> bytes:
+    def content(self, state: FileState) -> bytes:
         """The stored content of a file; raises OSError with the reason if there is no copy."""
         if state.kind != "file" or state.size == 0:
             return b""
+        with self._database.read() as connection:
+            row = connection.execute("SELECT content FROM contents WHERE digest = ?", (state.digest,)).fetchone()
         try:
-            content = read_content(self.folder_of(session_id), state.pack, state.offset, state.size)
+            content: bytes = row[0] if row is not None else (self._contents / state.digest.hex()).read_bytes()
         except FileNotFoundError:
             raise OSError(DROPPED) from None
-        if hashlib.sha256(content).hexdigest() != state.digest:
-            raise OSError("the copy is damaged")
+        if hashlib.sha256(content).digest() != state.digest:
+            raise OSError(DAMAGED)
         return content
 
-    def is_kept(self, session_id: str, state: FileState) -> bool:
-        return not state.pack or (self.folder_of(session_id) / f"{state.pack}{SUFFIX}").exists()
+    def is_kept(self, state: FileState) -> bool:
+        if state.kind != "file" or state.size == 0 or not state.digest:
+            return True
+        with self._database.read() as connection:
+            row = connection.execute("SELECT 1 FROM contents WHERE digest = ?", (state.digest,)).fetchone()
+        return row is not None or (self._contents / state.digest.hex()).exists()
 
-    def sessions(self) -> list[str]:
-        """The sessions with stored changes, by the names of their folders, the latest first."""
-        try:
-            folders = [one for one in self.folder.iterdir() if (one / INDEX).exists()]
-        except OSError:
+    # Calls
+
+    def begin(
+        self, connection: sqlite3.Connection, session_id: str, start: CallStart, states: Mapping[str, FileState]
+    ) -> None:
+        """Record a call before it runs, with the states of the paths that it names."""
+        connection.execute(
+            "INSERT INTO calls VALUES (?, ?, ?, NULL, 'running', ?, ?, ?, ?, ?, ?)",
+            (
+                start.id,
+                session_id or DIRECT,
+                _next(connection),
+                start.call_id or start.id,
+                start.workspace,
+                start.is_opaque,
+                self.process,
+                start.at,
+                json.dumps(msgspec.to_builtins(start)),
+            ),
+        )
+        rows = [(start.id, os.fsencode(path), _encode(state)) for path, state in states.items()]
+        connection.executemany("INSERT INTO changes (call, path, before) VALUES (?, ?, ?)", rows)
+
+    def end(
+        self,
+        connection: sqlite3.Connection,
+        call: str,
+        after: Mapping[str, tuple[FileState, FileState]],
+        *,
+        outcome: Outcome = "finished",
+        notes: Sequence[str] = (),
+    ) -> None:
+        """Record the states before and after a call; one that changed nothing is forgotten."""
+        rows = [
+            (call, os.fsencode(path), _encode(old), _encode(new))
+            for path, (old, new) in after.items()
+            if not old.is_same(new)
+        ]
+        connection.execute("DELETE FROM changes WHERE call = ? AND after IS NULL", (call,))
+        connection.executemany(
+            "INSERT INTO changes (call, path, before, after) VALUES (?, ?, ?, ?) "
+            "ON CONFLICT (call, path) DO UPDATE SET after = excluded.after",
+            rows,
+        )
+        self.close_call(connection, call, outcome, notes)
+
+    def close_call(
+        self, connection: sqlite3.Connection, call: str, outcome: Outcome, notes: Sequence[str] = ()
+    ) -> None:
+        about = connection.execute("SELECT about FROM calls WHERE id = ?", (call,)).fetchone()
+        if about is None:
+            return
+        told = json.loads(about[0])
+        told["notes"] = list(dict.fromkeys([*told.get("notes", ()), *notes]))
+        is_empty = connection.execute("SELECT 1 FROM changes WHERE call = ?", (call,)).fetchone() is None
+        if is_empty and not told["notes"]:
+            connection.execute("DELETE FROM calls WHERE id = ?", (call,))
+            return
+        connection.execute(
+            "UPDATE calls SET ended = ?, outcome = ?, about = ? WHERE id = ?",
+            (_next(connection), outcome, json.dumps(told), call),
+        )
+
+    def has_changes(self, connection: sqlite3.Connection, call: str) -> bool:
+        found = connection.execute("SELECT 1 FROM changes WHERE call = ? AND after IS NOT NULL", (call,)).fetchone()
+        return found is not None
+
+    def set_detached(self, call: str) -> None:
+        """Record that the command of a call continues in the background; what changes from now on may be its doing."""
+        with self.write() as connection:
+            connection.execute("UPDATE calls SET outcome = 'detached' WHERE id = ?", (call,))
+
+    def spread(
+        self,
+        connection: sqlite3.Connection,
+        workspace: str,
+        changes: Mapping[str, tuple[FileState, FileState]],
+        ended: Iterable[str] = (),
+    ) -> None:
+        """Add what a scan found to every call that is running in the workspace, and close those that are over."""
+        opened = connection.execute(
+            "SELECT id, call_id, is_opaque, process, outcome, position, about FROM calls "
+            "WHERE workspace = ? AND ended IS NULL",
+            (workspace,),
+        ).fetchall()
+        opaque = {call_id for _, call_id, is_opaque, *_ in opened if is_opaque}
+        for call, call_id, is_opaque, process, outcome, position, about in opened:
+            if changes:
+                others = self._named_by_others(connection, call_id, position)
+                named = msgspec.convert(json.loads(about), CallStart).named
+                is_shared = not is_opaque or bool(opaque - {call_id})
+                # A named path may need new folders above it.
+                certain = {str(above) for one in named for above in PurePosixPath(one).parents}
+                rows = [
+                    (call, raw, _encode(old), _encode(new), is_foreign)
+                    for path, (old, new) in changes.items()
+                    for raw in (os.fsencode(path),)
+                    for is_foreign in (
+                        not is_below(path, named) and path not in certain and (is_shared or raw in others),
+                    )
+                ]
+                connection.executemany(
+                    "INSERT INTO changes (call, path, before, after, is_during) VALUES (?, ?, ?, ?, ?) ON CONFLICT "
+                    "(call, path) DO UPDATE SET after = excluded.after, is_during = is_during OR excluded.is_during",
+                    rows,
+                )
+            if call in ended or (process != self.process and not _is_alive(process)):
+                self.close_call(connection, call, "detached" if outcome == "detached" else "interrupted")
+
+    @staticmethod
+    def _named_by_others(connection: sqlite3.Connection, call_id: str, position: int) -> set[bytes]:
+        """The paths that calls without a scan changed since a position, besides those of the same call."""
+        rows = connection.execute(
+            "SELECT path FROM changes JOIN calls ON changes.call = calls.id WHERE calls.workspace = '' "
+            "AND calls.call_id <> ? AND (calls.ended IS NULL OR calls.ended > ?)",
+            (call_id, position),
+        )
+        return {path for (path,) in rows}
+
+    def mark(self, connection: sqlite3.Connection, keys: Sequence[tuple[str, str]], *, undone: bool) -> None:
+        """Record which changes, each as call and path, are undone or redone."""
+        rows = [(undone, call, os.fsencode(path)) for call, path in keys]
+        connection.executemany("UPDATE changes SET is_undone = ? WHERE call = ? AND path = ?", rows)
+
+    def calls(self, session_id: str) -> list[StoredCall]:
+        """Every call of a session, oldest first."""
+        if not self.exists:
             return []
-        return [one.name for one in sorted(folders, key=_last_used, reverse=True)]
+        found: dict[str, StoredCall] = {}
+        with self._database.read() as connection:
+            rows = connection.execute(
+                "SELECT about, position, ended, outcome FROM calls WHERE session = ? ORDER BY position",
+                (session_id or DIRECT,),
+            ).fetchall()
+            changes = connection.execute(
+                "SELECT call, path, before, after, is_during, is_undone FROM changes JOIN calls "
+                "ON changes.call = calls.id WHERE calls.session = ?",
+                (session_id or DIRECT,),
+            ).fetchall()
+        for about, position, ended, outcome in rows:
+            start = msgspec.convert(json.loads(about), CallStart)
+            found[start.id] = StoredCall(start, position, -1 if ended is None else ended, outcome)
+        for call, raw, before, after, is_during, is_undone in changes:
+            stored, path = found[call], os.fsdecode(raw)
+            stored.before[path] = _decode(before)
+            if after is not None:
+                stored.after[path] = _decode(after)
+            stored.during |= {path} if is_during else set()
+            stored.undone |= {path} if is_undone else set()
+        return list(found.values())
 
-    def folder_of(self, session_id: str) -> Path:
-        name = session_id or DIRECT
-        plain = _PLAIN_NAME.fullmatch(name)
-        return self.folder / (name if plain else f"x{hashlib.sha256(name.encode()).hexdigest()[:32]}")
+    def open_workspaces(self, session_id: str) -> list[str]:
+        """The scanned folders of calls whose end is not recorded."""
+        if not self.exists:
+            return []
+        with self._database.read() as connection:
+            rows = connection.execute(
+                "SELECT DISTINCT workspace FROM calls WHERE session = ? AND ended IS NULL AND workspace <> ''",
+                (session_id or DIRECT,),
+            )
+            return [folder for (folder,) in rows]
+
+    def sessions(self, folder: str = "", *, undone_too: bool = True) -> list[str]:
+        """The sessions with changes, the latest first; with a folder, those that changed something in it."""
+        if not self.exists:
+            return []
+        inside = os.fsencode(f"{folder.rstrip('/')}/") if folder else b""
+        with self._database.read() as connection:
+            rows = connection.execute(
+                "SELECT session FROM calls JOIN changes ON changes.call = calls.id WHERE (substr(path, 1, ?) = ? OR "
+                "path = ?) AND (? OR (NOT is_undone AND json_extract(about, '$.tool') "
+                "NOT IN (?, ?))) GROUP BY session ORDER BY max(at) DESC",
+                (len(inside), inside, inside[:-1], undone_too, UNDO, REDO),
+            )
+            return [session for (session,) in rows]
 
     def forget(self, session_id: str) -> None:
         """Remove everything that is stored for a session."""
-        shutil.rmtree(self.folder_of(session_id), ignore_errors=True)
-        with self._lock:
-            self._sessions.pop(session_id, None)
+        if self.exists:
+            with self.write() as connection:
+                _forget(connection, [session_id])
+            self._sweep()
 
     # Limits
 
-    def _opened(self, session_id: str) -> _Session:
-        with self._lock:
-            session = self._sessions.get(session_id)
-            if session is None or not session.folder.exists():
-                session = self._open(session_id)
-                self._sessions[session_id] = session
-            return session
+    def _size(self) -> int:
+        with self._database.read() as connection:
+            pages, free, page = (
+                connection.execute(f"PRAGMA {name}").fetchone()[0]
+                for name in ("page_count", "freelist_count", "page_size")
+            )
+        return int((pages - free) * page) + sum(_sizes(self._contents))
 
-    def _open(self, session_id: str) -> _Session:
-        folder = self.folder_of(session_id)
-        if not folder.exists():
-            make_folder(folder)
-            self._prune(folder)
-        journal.shorten(folder)
-        packs = packs_of(folder)
-        there = {pack.name.removesuffix(SUFFIX) for pack in packs}
-        states = (state for entry in journal.read(folder) for state in entry.before.values())
-        kept = {state.digest: (state.pack, state.offset) for state in states if state.pack in there}
-        return _Session(folder, kept, sum(pack.stat().st_size for pack in packs))
-
-    def _make_room(self, session: _Session, needed: frozenset[str]) -> None:
-        """Drop the oldest copies of a session that exceeds its limit."""
-        limit = self._settings.max_session_mb * MEGABYTE
-        if session.used <= limit:
+    def _prune(self) -> None:
+        """Forget the oldest sessions, then the workspaces that were not used for longest, until there is room."""
+        limit = self.settings.max_total_mb * MEGABYTE
+        if self._size() <= limit:
             return
-        with self._lock:
-            packs = packs_of(session.folder)
-            session.used = sum(pack.stat().st_size for pack in packs)
-            for pack in packs:
-                name = pack.name.removesuffix(SUFFIX)
-                if session.used <= limit * ROOM_LEFT or name in needed:
-                    continue
-                session.used -= pack.stat().st_size
-                Path(pack.path).unlink(missing_ok=True)
-                for digest in [one for one, environment in session.kept.items() if environment[0] == name]:
-                    del session.kept[digest]
+        self._sweep()
+        for table, name in (("calls", "session"), ("workspaces", "folder")):
+            when = "max(at)" if table == "calls" else "max(used)"
+            with self._database.read() as connection:
+                rows = connection.execute(f"SELECT {name} FROM {table} GROUP BY {name} ORDER BY {when}").fetchall()
+            # The latest stays, whatever it takes.
+            oldest = [one for (one,) in rows][:-1]
+            while oldest and self._size() > limit * ROOM_LEFT:
+                gone, oldest = oldest[: len(oldest) // 4 + 1], oldest[len(oldest) // 4 + 1 :]
+                with self._database.write() as connection:
+                    if table == "calls":
+                        _forget(connection, gone)
+                    else:
+                        connection.executemany("DELETE FROM workspaces WHERE folder = ?", [(one,) for one in gone])
+                        connection.executemany("DELETE FROM folders WHERE workspace = ?", [(one,) for one in gone])
+                self._sweep()
 
-    def _prune(self, newest: Path) -> None:
-        """Remove the least recently used sessions when together they take too much space."""
-        folders = sorted((one for one in self.folder.iterdir() if one != newest), key=_last_used, reverse=True)
-        total = size_of(newest)
-        for count, folder in enumerate(folders, start=2):
-            total += size_of(folder)
-            if count > MAX_SESSIONS or total > self._settings.max_total_mb * MEGABYTE:
-                shutil.rmtree(folder, ignore_errors=True)
+    def _sweep(self) -> None:
+        """Remove the contents that nothing refers to."""
+        with self._database.write() as connection:
+            used = {
+                state.digest
+                for before, after in connection.execute("SELECT before, after FROM changes")
+                for state in (_decode(before), _decode(after) if after is not None else MISSING)
+            }
+            for (listing,) in connection.execute("SELECT listing FROM folders"):
+                used.update(state.digest for state in decode_listing(listing).entries.values())
+            stored = [digest for (digest,) in connection.execute("SELECT digest FROM contents")]
+            gone = [(digest,) for digest in stored if digest not in used]
+            connection.executemany("DELETE FROM contents WHERE digest = ?", gone)
+        names = {digest.hex() for digest in used}
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(self._contents):
+                if entry.name not in names and time.time() - entry.stat().st_mtime > 60:
+                    Path(entry.path).unlink(missing_ok=True)
+        with self._database.read() as connection:
+            pages, free = (
+                connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count")
+            )
+            if free > pages // 4:
+                connection.execute("VACUUM")
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
-def _last_used(folder: Path) -> float:
+class FolderListing(msgspec.Struct, array_like=True):
+    """What a scan found in one folder of a workspace."""
+
+    entries: dict[bytes, FileState] = {}
+    ignored: dict[bytes, bool] = {}
+    """Names that the rules exclude, and whether each of them is a folder."""
+    rules: bytes = b""
+    """Identifies the rules that decided."""
+
+
+decode_listing = msgspec.msgpack.Decoder(FolderListing).decode
+encode_listing = msgspec.msgpack.Encoder().encode
+
+
+def is_below(path: str, folders: Sequence[str]) -> bool:
+    """Whether a path is one of these, or in one of them."""
+    return any(path == one or path.startswith(f"{one.rstrip('/')}/") for one in folders)
+
+
+def _forget(connection: sqlite3.Connection, sessions: Sequence[str]) -> None:
+    rows = [(one or DIRECT,) for one in sessions]
+    connection.executemany("DELETE FROM changes WHERE call IN (SELECT id FROM calls WHERE session = ?)", rows)
+    connection.executemany("DELETE FROM calls WHERE session = ?", rows)
+
+
+def _next(connection: sqlite3.Connection) -> int:
+    value: int = connection.execute("UPDATE counter SET value = value + 1 RETURNING value").fetchone()[0]
+    return value
+
+
+def _is_alive(process: str) -> bool:
+    return is_alive(msgspec.convert(json.loads(process), Identity))
+
+
+def _sizes(folder: Path) -> list[int]:
     try:
-        return (folder / INDEX).stat().st_mtime
+        return [entry.stat().st_size for entry in os.scandir(folder)]
     except OSError:
-        return 0.0
+        return []

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 
 import msgspec
 
+from toolcrib.config.page_files import PageFiles
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import Services
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.types import JsonObject
 from toolcrib.web.addresses import AddressRefused, WebAddress
-from toolcrib.web.cache import PageFiles, RecentAnswers
+from toolcrib.web.cache import RecentAnswers
 from toolcrib.web.guard import HostNotFound
 from toolcrib.web.http_client import FetchFailed, FetchLimits, GuardedClient, HttpRequest, HttpResponse
 from toolcrib.web.page_reader import PageReader, PageText, PageUnreadable
@@ -26,6 +27,8 @@ ALL_SECONDS = 360.0
 MAX_URLS = 5
 DEFAULT_CHARS, MIN_CHARS, MAX_CHARS = 15_000, 2_000, 500_000
 HEAD_SHARE = 0.75
+FEW_CHARS = 200
+"""A page with scripts and less text than this is probably made by them."""
 MAX_SAVED_CHARS = 2_000_000
 ACCEPT = "text/html,application/xhtml+xml,application/pdf;q=0.9,text/plain;q=0.9,application/json;q=0.9,*/*;q=0.5"
 DOCUMENTS = {
@@ -34,9 +37,29 @@ DOCUMENTS = {
     "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": "xlsx",
     "application/vnd.openxmlformats-officedocument.presentationml.presentation": "pptx",
 }
-IMAGES = {"image/png": ".png", "image/jpeg": ".jpg", "image/gif": ".gif", "image/webp": ".webp"}
+IMAGES = {
+    "image/png": ".png",
+    "image/jpeg": ".jpg",
+    "image/gif": ".gif",
+    "image/webp": ".webp",
+    "image/avif": ".avif",
+    "image/tiff": ".tiff",
+    "image/bmp": ".bmp",
+}
+_IMAGE_STARTS = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+    (b"II*\0", "image/tiff"),
+    (b"MM\0*", "image/tiff"),
+)
 _TEXT_TYPES = re.compile(r"text/|.*[+/](?:json|xml|javascript|x-ndjson|yaml|x-yaml|toml|sql|x-sh)$")
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?([A-Za-z0-9_:.-]+)", re.IGNORECASE)
+
+
+RenderPage = Callable[[str, float], Awaitable[tuple[str, str] | None]]
+"""Opens an address in a browser, within some seconds; gives the final address and the HTML after the scripts ran."""
 
 
 class PageFailed(ToolcribError):
@@ -61,13 +84,20 @@ class WebExtract:
     """Reads the pages of one runtime, and remembers them for a while."""
 
     def __init__(
-        self, settings: Settings, services: Services, client: GuardedClient, choice: ProviderChoice, reader: PageReader
+        self,
+        settings: Settings,
+        services: Services,
+        client: GuardedClient,
+        choice: ProviderChoice,
+        reader: PageReader,
+        render: RenderPage | None = None,
     ) -> None:
         self._settings = settings
         self._services = services
         self._client = client
         self._choice = choice
         self._reader = reader
+        self._render = render
         self._recent: RecentAnswers[Page] = RecentAnswers(settings.web.cache_minutes * 60, max_count=50)
         self._files = PageFiles(settings.home.web_dir, int(settings.web.max_cache_mb * 1_000_000))
 
@@ -146,7 +176,37 @@ class WebExtract:
             raise PageFailed(f"{address.host!r} answered {_status(response.status)}")
         if not response.body:
             raise PageFailed(f"{address.host!r} answered with an empty page")
-        return await self._parse(address, response)
+        try:
+            page = await self._parse(address, response)
+        except (PageFailed, PageUnreadable):
+            rendered = await self._by_browser(address, response)
+            if rendered is None:
+                raise
+            return rendered
+        if len(page.text.text) < FEW_CHARS:
+            rendered = await self._by_browser(address, response)
+            if rendered is not None and len(rendered.text.text) > len(page.text.text):
+                return rendered
+        return page
+
+    async def _by_browser(self, address: WebAddress, response: HttpResponse) -> Page | None:
+        """The page after its scripts ran; None if it has none, or there is no browser."""
+        if self._render is None or "html" not in response.content_type or b"<script" not in response.body.lower():
+            return None
+        found = await self._render(response.url, self._settings.web.timeout)
+        if found is None:
+            return None
+        url, html = found
+        drawn = msgspec.structs.replace(
+            response, url=url, body=html.encode(), headers={"content-type": "text/html; charset=utf-8"}
+        )
+        try:
+            page = await self._parse(address, drawn)
+        except (PageFailed, PageUnreadable):
+            return None
+        may_be_reused = page.may_be_reused and _may_be_reused(response)
+        note = _with_note(page.text, "read in a browser, because the page is made by scripts")
+        return msgspec.structs.replace(page, text=note, may_be_reused=may_be_reused)
 
     async def _parse(self, address: WebAddress, response: HttpResponse) -> Page:
         content_type = _real_type(response)
@@ -182,7 +242,7 @@ class WebExtract:
             path = self._files.save(address.host, str(address), response.body, IMAGES[content_type])
         except OSError as error:
             raise PageFailed(f"the image could not be saved ({error.strerror or error})") from error
-        text = f"[IMAGE: {content_type}, {len(response.body)} bytes, saved as {path}; read_file shows it]"
+        text = f"[IMAGE: {content_type}, {len(response.body)} bytes, saved as {path}; vision_analyze looks at it]"
         return Page(
             url=response.url,
             content_type=content_type,
@@ -265,15 +325,16 @@ def _real_type(response: HttpResponse) -> str:
     body = response.body
     if body[:1_024].lstrip()[:5] == b"%PDF-":
         return "application/pdf"
-    if body.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "image/png"
-    if body.startswith(b"\xff\xd8\xff"):
-        return "image/jpeg"
-    if body.startswith((b"GIF87a", b"GIF89a")):
-        return "image/gif"
+    image = next((kind for start, kind in _IMAGE_STARTS if body.startswith(start)), "")
+    if image:
+        return image
     if body[:4] == b"RIFF" and body[8:12] == b"WEBP":
         return "image/webp"
+    if body[4:12] in (b"ftypavif", b"ftypavis"):
+        return "image/avif"
     claimed = response.content_type
+    if claimed == "image/bmp" and body.startswith(b"BM"):
+        return claimed
     # Documents and images that are none would only confuse their readers.
     is_zip = body.startswith(b"PK\x03\x04")
     if claimed in IMAGES or claimed == "application/pdf" or (claimed in DOCUMENTS and not is_zip):

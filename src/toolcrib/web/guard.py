@@ -10,6 +10,7 @@ import asyncio
 import re
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -228,11 +229,11 @@ class AddressGuard:
         return found
 
     def _named_kind(self, host: str) -> AddressKind:
-        return address_kind(ip_address(host)) if _is_literal(host) else name_kind(host)
+        return _literal_kind(host) or name_kind(host)
 
     def _kind_of(self, text: str) -> AddressKind:
         # Something that is not even an address cannot be connected to safely.
-        return address_kind(ip_address(text)) if _is_literal(text) else "private"
+        return _literal_kind(text) or "private"
 
     def _require_allowed(self, kind: AddressKind, host: str, port: int, found: str) -> None:
         if kind == "public":
@@ -263,11 +264,16 @@ class AddressGuard:
 
 
 def _is_literal(host: str) -> bool:
+    return _literal_kind(host) is not None
+
+
+@lru_cache(maxsize=1024)
+def _literal_kind(text: str) -> AddressKind | None:
+    """The kind of an address; None for a name. Each request asks several times about the same one."""
     try:
-        ip_address(host)
+        return address_kind(ip_address(text))
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def _port_refused(host: str, port: int) -> AddressRefused:

@@ -12,7 +12,15 @@ from toolcrib.core.errors import ConfigError, UnknownName
 from toolcrib.core.types import Effect, JsonObject
 from toolcrib.registry.results import sendable, tool_error, tool_result
 from toolcrib.web.addresses import AddressRefused, parse_address
-from toolcrib.web.extract import DEFAULT_CHARS, MAX_CHARS, MAX_URLS, MIN_CHARS, WebExtract, seconds_left
+from toolcrib.web.extract import (
+    DEFAULT_CHARS,
+    MAX_CHARS,
+    MAX_URLS,
+    MIN_CHARS,
+    RenderPage,
+    WebExtract,
+    seconds_left,
+)
 from toolcrib.web.guard import AddressGuard, AddressRules, Resolver, system_resolver
 from toolcrib.web.http_client import FetchFailed, FetchLimits, GuardedClient, HttpRequest
 from toolcrib.web.page_reader import PageReader
@@ -23,7 +31,16 @@ from toolcrib.web.search import SearchFailed, WebSearch
 class WebService:
     """The web tools of one runtime. Other services that fetch what a model names use its `guard` and `client`."""
 
-    def __init__(self, settings: Settings, services: Services, *, resolver: Resolver = system_resolver) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        services: Services,
+        *,
+        resolver: Resolver = system_resolver,
+        render: RenderPage | None = None,
+    ) -> None:
+        """`render` runs the scripts of a page that is empty without them."""
+        self._render = render
         self._settings = settings
         self._services = services
         self._resolver = resolver
@@ -49,7 +66,7 @@ class WebService:
 
     @cached_property
     def _extract(self) -> WebExtract:
-        return WebExtract(self._settings, self._services, self.client, self._choice, self._reader)
+        return WebExtract(self._settings, self._services, self.client, self._choice, self._reader, self._render)
 
     # web_search
 

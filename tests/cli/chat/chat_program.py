@@ -27,6 +27,7 @@ SCROLLED_LINES = 2000
 
 PASTE_BEGIN, PASTE_END = "\x1b[200~", "\x1b[201~"
 ENTER, CTRL_C, CTRL_D, CTRL_R, CTRL_Z, TAB, UP = "\r", "\x03", "\x04", "\x12", "\x1a", "\t", "\x1b[A"
+DOWN = "\x1b[B"
 ALT_ENTER = "\x1b\r"
 
 # `slow` waits until somebody makes the file; so the test decides when it ends.

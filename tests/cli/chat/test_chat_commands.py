@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from tests.cli.chat.chat_program import CTRL_C, ChatProgram, make_home, session_text, slow_call
+from tests.cli.chat.chat_program import CTRL_C, DOWN, ChatProgram, make_home, session_text, slow_call
 
 RAW_SERVER = Path(__file__).parents[2] / "mcp" / "servers" / "raw_server.py"
 PLUGIN = """
@@ -141,10 +141,21 @@ def test_undo_takes_back_the_exchange_and_puts_files_back(home: Path, tmp_path: 
 
         chat.enter("/undo")
         chat.wait_for("Undone", "kept.txt (changed)", "answer ❯")
-        chat.enter("1")
-        chat.wait_for("restored")
+        chat.enter("perhaps")
+        chat.wait_for("neither yes nor no")
+        chat.enter("y")
+        chat.wait_for("1 file was restored")
 
         assert (work / "kept.txt").read_text() == "as it was"
+        chat.wait_idle()
+        chat.enter("/redo")
+        chat.wait_until(lambda _: (work / "kept.txt").read_text() == "written by the tool", "the redone file")
+        chat.wait_idle()
+        chat.enter("/diff")
+        chat.wait_for("-as it was", "+written by the tool")
+        chat.wait_idle()
+        chat.enter("/undo 1")
+        chat.wait_until(lambda _: (work / "kept.txt").read_text() == "as it was", "the undone file")
         chat.wait_idle()
         chat.enter("/undo")
         chat.wait_for("nothing to undo")
@@ -168,6 +179,33 @@ def test_a_question_of_a_command_can_be_left_with_ctrl_c(home: Path, tmp_path: P
 
         chat.wait_for("Go on.")
         assert file.exists()
+
+
+def test_after_a_resume_undo_offers_what_the_summary_named(home: Path, tmp_path: Path) -> None:
+    """Also when another exchange came after the change; the arrow keys choose, and Enter takes the choice."""
+    file = tmp_path / "work" / "new.txt"
+    steps = [{"call": "write_text", "arguments": {"path": str(file)}}, {"say": "Written."}, {"say": "Good bye."}]
+    with ChatProgram(make_home(home, steps), columns=100) as chat:
+        chat.wait_idle()
+        chat.enter("write it")
+        chat.wait_for("Written.")
+        chat.wait_idle()
+        chat.enter("thanks")
+        chat.wait_for("Good bye.")
+        chat.wait_idle()
+        chat.leave()
+        assert "Undo with: toolcrib undo --session" in chat.text
+
+    with ChatProgram(home, "chat", "--resume", columns=100) as chat:
+        chat.wait_idle()
+        chat.enter("/undo")
+        chat.wait_for("Undone: 'thanks'", "Earlier in this session", "new.txt (created)", "answer ❯")
+        chat.type(DOWN)
+        chat.wait_for("❯ Restore the files")
+        chat.type("\r")
+        chat.wait_for("1 file was restored")
+
+    assert not file.exists()
 
 
 def test_leaving_names_the_files_that_were_changed(home: Path, tmp_path: Path) -> None:

@@ -32,13 +32,13 @@ from toolcrib.approval.shell.model import (
     StreamData,
     name_set,
 )
-from toolcrib.approval.shell.outputs import output_of
+from toolcrib.approval.shell.outputs import output_of, with_keys
 from toolcrib.approval.shell.parser import parse, split_words
-from toolcrib.approval.shell.paths import MAX_PATH, resolve
+from toolcrib.approval.shell.paths import resolve
 from toolcrib.approval.shell.rules import DANGERS
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import CommandLocation
-from toolcrib.approval.shell.state import ShellState, Value
+from toolcrib.approval.shell.state import CHARACTERS_PASSED_ON, ShellState, Value, effort
 from toolcrib.approval.shell.syntax import (
     AndOrList,
     ArithmeticCommand,
@@ -62,10 +62,6 @@ MAX_WRAPPED = 10
 MAX_WORDS = 2000
 MAX_COMMAND_DEPTH = 90
 """How deep commands may nest, counting scripts inside scripts; a level takes up to seven Python stack frames."""
-WORDS_IN_A_STEP = 4
-PATH_CHARACTERS_IN_A_STEP = 1000
-CHARACTERS_PASSED_ON = 2000
-OPTION_LETTERS_IN_A_STEP = 64
 MAX_CALLS = 8
 MAX_RECURSION = 2
 INIT_SCRIPT = re.compile(r"/etc/(?:rc\.d/)?(?:init|rc)\.d/[\w.-]+$")
@@ -422,7 +418,7 @@ class Evaluator:
         judge(self, call, site, handled=handler is not None)
         self.judge_flow(call, site)
         printed = handler(self, call, site) if handler is not None else None
-        output = printed if printed is not None else self.output(call)
+        output = with_keys(call, printed if printed is not None else self.output(call))
         if state.sinks:
             self.fill_sinks(call, output)
         return output
@@ -602,17 +598,3 @@ class Evaluator:
         self.steps += steps
         if self.steps > MAX_STEPS:
             raise NotUnderstood("the command line has too many commands")
-
-
-def effort(words: list[ExpandedWord], state: ShellState, stdin: StreamData | None) -> int:
-    """The steps that judging one command takes: every word may be a path relative to its directory."""
-    path_characters = len(words) * len(state.cwd) + sum(min(len(word.text), MAX_PATH) for word in words)
-    letters = sum(len(word.text) for word in words if word.text.startswith("-"))
-    read = len(stdin.text) if stdin is not None and stdin.text is not None else 0
-    return (
-        1
-        + len(words) // WORDS_IN_A_STEP
-        + path_characters // PATH_CHARACTERS_IN_A_STEP
-        + letters // OPTION_LETTERS_IN_A_STEP
-        + read // CHARACTERS_PASSED_ON
-    )

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from toolcrib.approval.shell.model import MAX_BRACE_WORDS, UNKNOWN, ExpandedWord, NotUnderstood, Origin, StreamData
 from toolcrib.approval.shell.parser import parse, parse_quoted
+from toolcrib.approval.shell.secret_files import secrets_by_pattern
 from toolcrib.approval.shell.secret_variables import names_secret
 from toolcrib.approval.shell.state import UNKNOWN_VALUE, ShellState, Value
 from toolcrib.approval.shell.syntax import (
@@ -55,7 +56,7 @@ class Expander:
                     result.extend(self.word(expanded, state))
             if len(result) > MAX_FIELDS:
                 raise NotUnderstood("a list of words is too long")
-        return result
+        return [marked(each, state) if each.glob else each for each in result]
 
     def text(self, word: Word, state: ShellState) -> ExpandedWord:
         """The single field of a word that is not split, as in an assignment or a redirection."""
@@ -281,6 +282,13 @@ class _WordBuilder:
     def finish(self) -> list[ExpandedWord]:
         self.end_field()
         return self.fields
+
+
+def marked(word: ExpandedWord, state: ShellState) -> ExpandedWord:
+    """A pattern with a mark if it may match a secret: whatever holds it later, it stands for that file."""
+    if not secrets_by_pattern(word, state):
+        return word
+    return ExpandedWord(word.text, True, word.origin | Origin.SECRET_FILE, word.keys)
 
 
 def is_list(origin: int) -> bool:

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable
 
 from toolcrib.approval.shell.model import NOTHING, UNKNOWN, ExpandedWord, NotUnderstood, Origin, StreamData, name_set
-from toolcrib.approval.shell.paths import is_private, is_secret, place, reached, resolve
+from toolcrib.approval.shell.paths import is_private, is_secret, place, reached, resolve, written_path
 from toolcrib.approval.shell.rules import BY_PROGRAM, TAKES_SUBCOMMAND
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.rules.other_tools import ANY_UNLISTED
 from toolcrib.approval.shell.runner import CommandLocation, Runner
-from toolcrib.approval.shell.secret_files import protected_by_pattern, secrets_by_pattern, walked_secret
-from toolcrib.approval.shell.secret_variables import leaked_variable
+from toolcrib.approval.shell.secret_files import is_workspace, protected_by_pattern, secrets_by_pattern, walked_secret
+from toolcrib.approval.shell.secret_variables import INTERPRETERS, leaked_variable
 from toolcrib.approval.shell.state import ShellState
 from toolcrib.approval.shell.syntax import Redirection
 from toolcrib.core.git_metadata import EXECUTED_PATH
@@ -87,9 +87,21 @@ REVEALERS = name_set(
     "tar zip 7z gzip bzip2 xz dd diff comm paste tee rsync scp sftp cpio ln pr fold column "
     "view most openssl gpg age python python3 perl ruby node pbcopy xclip"
 )
-LOOKERS = name_set("ls stat wc file test [ [[ du chmod chown getent rm find md5sum sha256sum cmp id")
+LOOKERS = name_set(
+    "ls stat wc file test [ [[ du chmod chown chgrp getent rm find fd md5sum sha1sum sha256sum sha512sum b2sum cksum "
+    "cmp id echo printf cd pushd mkdir rmdir touch basename dirname realpath readlink exa eza tree lsattr getfacl "
+    "which true : set export declare local readonly typeset read unset shift"
+)
+KEY_USERS = name_set(
+    "ssh scp sftp ssh-add ssh-keygen ssh-copy-id ssh-keyscan git kubectl oc helm k9s aws gcloud az docker podman "
+    "terraform tofu ansible ansible-playbook gpg gpg2 source . sudo env xargs npm pnpm yarn pip twine psql mysql mosh "
+    "rsync gh glab vault step certbot nginx apachectl kubectx kubens stern skaffold minikube kind tar zip cp mv"
+)
+"""Programs that use a key or a settings file with one without showing it, or that are judged on their own."""
 SYSTEM_SECRET = re.compile(r"/etc/g?shadow|/proc/[^/]+/(?:environ|mem)$")
 DATA_FILE = re.compile(r"\.(?:db|sqlite3?|mdb|rdb|aof|ibd|dump|parquet|h5|bak)$")
+GIT_READERS = name_set("diff hash-object add apply am grep archive update-index stash blame")
+TAKES_NAMES = name_set("cpio pax afio tar zip rsync")
 STANDARD_INPUT = frozenset({"/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
 QUIET = frozenset({"-l", "-c", "-q", "-L", "-lr", "-rl"})
 
@@ -260,7 +272,8 @@ def judge_flow(runner: Runner, call: CommandCall, site: CommandLocation) -> None
         if origin & (Origin.SECRET | Origin.PRIVATE | Origin.SECRET_FILE) or sent or names_secret_in_input(call):
             runner.report("exfiltration", "sends a secret over the network", site, paths=sent)
             return
-    variable = leaked_variable(call) if origin & Origin.KEY else ""
+    may_leak = origin & Origin.KEY or call.program in INTERPRETERS or call.program == "ssh"
+    variable = leaked_variable(call) if may_leak else ""
     if variable:
         runner.report("exfiltration", f"sends {variable} over the network", site)
         return
@@ -272,6 +285,8 @@ def judge_flow(runner: Runner, call: CommandCall, site: CommandLocation) -> None
         runner.report("credential", f"reads every file in {shown}, which holds secrets", site, paths=(walked,))
     elif call.program in REVEALERS and not lists_names_only(call):
         judge_revealed(runner, call, secrets, site)
+    elif call.program not in LOOKERS and not uses_keys(call):
+        judge_named(runner, call, secrets, site)
 
 
 def judge_revealed(runner: Runner, call: CommandCall, secrets: list[str], site: CommandLocation) -> None:
@@ -283,6 +298,26 @@ def judge_revealed(runner: Runner, call: CommandCall, secrets: list[str], site: 
         runner.report("credential", "reads files that may be secrets", site)
     elif call.stdin is not None and call.stdin.origin & Origin.SECRET and call.stdin.origin & Origin.FILE:
         runner.report("credential", "reads a secret", site)
+    elif call.stdin is not None and call.stdin.origin & Origin.SECRET_FILE and call.program in TAKES_NAMES:
+        runner.report("credential", "reads files that may be secrets", site)
+
+
+def uses_keys(call: CommandCall) -> bool:
+    """True for a program that uses a key without showing it; some commands of git show files."""
+    if call.program == "git" and call.words and call.words[0].text in GIT_READERS:
+        return False
+    return call.program in KEY_USERS
+
+
+def judge_named(runner: Runner, call: CommandCall, secrets: list[str], site: CommandLocation) -> None:
+    """Report secrets elsewhere that are given to a program of which nobody knows that it keeps them to itself."""
+    paths = tuple(
+        path for path in secrets if path[:1] == "/" and is_secret(path) and not is_workspace(path, call.state)
+    )
+    if paths:
+        runner.report("credential", f"may read the secret {paths[0].replace(UNKNOWN, '…')}", site, paths=paths)
+    elif any(word.origin & Origin.SECRET_FILE for word in call.words):
+        runner.report("credential", "may read files that are secrets", site)
 
 
 def lists_names_only(call: CommandCall) -> bool:
@@ -309,7 +344,7 @@ def secret_paths(call: CommandCall) -> list[str]:
         for candidate in candidates(text):
             path = reached(candidate, call.state)
             known = call.state.files.get(path)
-            carried = known is not None and bool(known.origin & (Origin.SECRET | Origin.PRIVATE))
+            carried = known is not None and bool(known.origin & (Origin.SECRET | Origin.PRIVATE | Origin.KEY))
             if is_secret(path) or (call.program in SENDERS and (carried or is_private(path))):
                 found.append(path)
                 break
@@ -359,8 +394,27 @@ INTO_LAST = name_set("cp mv install ln rsync scp gcp gmv ditto")
 
 def written_paths(call: CommandCall) -> list[tuple[str, ExpandedWord]]:
     """The resolved paths that a command writes to, each with the word that named it."""
-    find_path = resolve if call.program in ON_LINKS else reached
-    return [(find_path(each, call.state), each) for each in targets(call) if each.text]
+    if call.program not in ON_LINKS:
+        return [(reached(each, call.state), each) for each in targets(call) if each.text]
+    operands = call.arguments.operands
+    # A link to a folder as the last operand means the folder.
+    into = operands[-1] if operands and call.program in ("mv", "ln") and len(operands) > 1 else None
+    keeps = call.arguments.has("-n", "-T", "--no-dereference", "--no-target-directory")
+    return [
+        (
+            reached(each, call.state)
+            if each is into and not keeps and leads_to_folder(each, call.state)
+            else resolve(each, call.state),
+            each,
+        )
+        for each in targets(call)
+        if each.text
+    ]
+
+
+def leads_to_folder(word: ExpandedWord, state: ShellState) -> bool:
+    path = written_path(word, state)
+    return path in state.links or (state.view is not None and state.view.is_folder(path))
 
 
 def targets(call: CommandCall) -> Iterable[ExpandedWord]:

@@ -20,6 +20,8 @@ MAX_DEPTH = 40
 MAX_STEPS = 2_500
 """Work on one command line; a step takes about 50 microseconds."""
 MAX_HEREDOCS = 200
+MAX_PATH = 4096
+"""No file system allows longer paths; only the end of one is analysed."""
 MAX_BRACE_WORDS = 64
 MAX_DATA_CHARS = 200_000
 

@@ -19,8 +19,8 @@ from toolcrib.approval.shell.model import (
 )
 from toolcrib.approval.shell.paths import is_private, is_secret, reached, resolve
 from toolcrib.approval.shell.rules.base import CommandCall
-from toolcrib.approval.shell.secret_files import secrets_by_pattern, walked_secret
-from toolcrib.approval.shell.secret_variables import names_secret
+from toolcrib.approval.shell.secret_files import lists_secrets, secrets_by_pattern, walked_secret
+from toolcrib.approval.shell.secret_variables import INTERPRETERS, keys_in_code, names_secret
 from toolcrib.approval.shell.source_text import decode_ansi_quotes
 
 FROM_NETWORK = name_set(
@@ -42,6 +42,7 @@ PRINTS_CODE = re.compile(
     r"(?:init|activate|hook|shellenv|env|completion|completions|shell\.\w+|docker-env|path|"
     r"export|printenv|generate-completion|--completion\S*)$"
 )
+PRINTS_WORDS = name_set("echo printf")
 LISTERS = name_set("find gfind fd fdfind ls locate mdfind")
 PRINTS_ONE = name_set("mktemp tempfile basename dirname realpath readlink date hostname whoami uname id tty wc uuidgen")
 MAX_COUNTED = 64
@@ -292,6 +293,13 @@ _SILENT = name_set(
 """Programs that look at a file without printing its contents."""
 
 
+def with_keys(call: CommandCall, data: StreamData) -> StreamData:
+    """What an interpreter prints, marked if its code reads variables with keys."""
+    if call.program in INTERPRETERS and keys_in_code(call):
+        return StreamData(data.text, data.origin | Origin.KEY)
+    return data
+
+
 def output_of(call: CommandCall) -> StreamData:
     """What a command prints, with the secrets that it may carry."""
     data = literal_output(call)
@@ -305,11 +313,11 @@ def output_of(call: CommandCall) -> StreamData:
             origin |= Origin.PRIVATE
         elif path in call.state.files:
             origin |= call.state.files[path].origin & (Origin.SECRET | Origin.PRIVATE)
-    if origin & Origin.SECRET_FILE and any(word.origin & Origin.SECRET_FILE for word in call.words):
+    if call.program not in PRINTS_WORDS and any(word.origin & Origin.SECRET_FILE for word in call.words):
         origin |= Origin.SECRET
     if walked_secret(call):
         origin |= Origin.SECRET
-    if call.program in LISTERS and origin & Origin.SECRET:
+    if (call.program in LISTERS and origin & Origin.SECRET) or lists_secrets(call):
         origin |= Origin.SECRET_FILE
     if call.program in _SILENT:
         origin &= ~(Origin.SECRET | Origin.PRIVATE)

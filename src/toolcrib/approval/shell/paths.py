@@ -6,8 +6,8 @@ import re
 from posixpath import normpath
 from typing import Literal
 
-from toolcrib.approval.shell.file_view import follow_made_links
-from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, name_set
+from toolcrib.approval.shell.file_lookup import follow_made_links
+from toolcrib.approval.shell.model import MAX_PATH, UNKNOWN, ExpandedWord, name_set
 from toolcrib.approval.shell.state import ShellState
 
 Place = Literal[
@@ -81,11 +81,10 @@ CLIMBS = re.compile(
     r"(?:\.\./)+(?=(?:etc|usr|boot|proc|sys|root)(?:/|$))|(?:\.\./){3,}(?=(?:bin|sbin|lib|var|dev|home|opt)(?:/|$))"
 )
 SENSITIVE_PLACES = frozenset({"root", "home", "system_root", "system", "home_config", "secret", "disk", "device"})
+SEEN_BY_PROCESS = re.compile(r"/proc/[^/]+/(root|cwd)(?=/|$)")
 KERNEL_FILES = ("/dev/", "/proc/")
 """Links there change with the process that follows them."""
-MAX_PATH = 4096
 MAX_NAME = 256
-"""No file system allows longer paths; only the end of one is analysed."""
 TEMPORARY = re.compile(r"/(?:var/)?tmp/|/dev/shm/|/private/tmp/|/var/folders/")
 
 
@@ -108,6 +107,8 @@ def reached(field: ExpandedWord | str, state: ShellState) -> str:
 
 def followed(path: str, state: ShellState, *, final: bool) -> str:
     """The path with links resolved if they lead to something sensitive; otherwise the path as it is."""
+    if len(path) > MAX_PATH:
+        return path
     if state.links:
         path = follow_made_links(path, state.links, final=final)
     view = state.view
@@ -127,15 +128,42 @@ def written_path(field: ExpandedWord | str, state: ShellState) -> str:
     if text[0] != "/":
         base = state.cwd if state.cwd_known else UNKNOWN
         text = f"{base}/{text}" if base and base[-1] != "/" else base + text
-    path = normpath(text)
+    path = normpath(climbed(text, state) if "/.." in text and (state.links or state.view is not None) else text)
     # POSIX keeps a leading double slash; to Linux it is the root.
     path = path[1:] if path.startswith("//") and not path.startswith("//./") else path
-    if path.startswith("/proc/self/root"):
-        path = path[len("/proc/self/root") :] or "/"
+    if path.startswith("/proc/"):
+        path = own_view(path, state)
     for inside, outside in state.mounts:
         if path == inside or path.startswith(inside.rstrip("/") + "/"):
             return normpath(outside.rstrip("/") + "/" + path[len(inside) :].lstrip("/"))
     return path
+
+
+def climbed(text: str, state: ShellState) -> str:
+    """The path without `..`: after a link it means the folder above the link's target, not above the link."""
+    if len(text) > MAX_PATH or UNKNOWN in text:
+        return text
+    path, is_absolute = "", text[:1] == "/"
+    for name in text.split("/"):
+        if name in ("", "."):
+            continue
+        if name != "..":
+            path = f"{path}/{name}" if path or is_absolute else name
+            continue
+        path = follow_made_links(path, state.links, final=True)
+        if state.view is not None and path[:1] == "/" and not path.startswith(KERNEL_FILES):
+            path = state.view.real(normpath(path))
+        path = normpath(f"{path}/..") if path else "/" if is_absolute else ".."
+    return path or text
+
+
+def own_view(path: str, state: ShellState) -> str:
+    """The path behind `/proc/self/root` and `/proc/self/cwd`, and those of any other process."""
+    found = SEEN_BY_PROCESS.match(path)
+    if found is None:
+        return path
+    base = "/" if found.group(1) == "root" else state.cwd if state.cwd_known else UNKNOWN
+    return normpath(f"{base}/{path[found.end() :].lstrip('/')}").replace("//", "/")
 
 
 def trimmed(path: str) -> str:

@@ -8,7 +8,7 @@ import warnings
 
 from toolcrib.approval.shell.judge import judge_write
 from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord
-from toolcrib.approval.shell.paths import ENV_FILE, is_secret, place, resolve
+from toolcrib.approval.shell.paths import ENV_FILE, is_secret, place, reached
 from toolcrib.approval.shell.python_constants import ConstantReader
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import CommandLocation, Runner
@@ -352,7 +352,7 @@ class _Reader(ConstantReader):
     def path(self, text: str) -> str:
         if text == "~" or text.startswith("~/"):
             text = self.call.state.home + text[1:]
-        return resolve(text, self.call.state)
+        return reached(text, self.call.state)
 
     def report(self, key: str, reason: str, *, block: bool = False) -> None:
         self.runner.report(key, reason, self.site, severity="block" if block else "ask")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from toolcrib.approval.shell.judge import judge_write
 from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, Severity
-from toolcrib.approval.shell.paths import is_secret, place, resolve
+from toolcrib.approval.shell.paths import is_secret, place, reached
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import CommandLocation, Runner
 from toolcrib.approval.shell.sql import sql_danger
@@ -126,7 +126,7 @@ def judge_script_code(runner: Runner, language: str, code: str, call: CommandCal
         runner.report("kill", "kills every process", site, severity="block")
     if DELETES.search(code):
         named = [(match.group(1) or match.group(2)).replace("~", call.state.home, 1) for match in PATHS.finditer(code)]
-        paths = tuple(resolve(name, call.state) for name in named)
+        paths = tuple(reached(name, call.state) for name in named)
         worst = any(place(path, call.state) in ("root", "home", "system_root") for path in paths)
         severity: Severity = "block" if worst else "ask"
         runner.report("recursive_delete", f"deletes a directory from {language}", site, severity=severity, paths=paths)
@@ -204,8 +204,8 @@ def _judge_files(runner: Runner, code: str, call: CommandCall, site: CommandLoca
     for match in WRITES.finditer(code):
         path = next((group for group in match.groups() if group), "").strip()
         if path:
-            judge_write(runner, resolve(path, call.state), ExpandedWord(path), call.state, site)
+            judge_write(runner, reached(path, call.state), ExpandedWord(path), call.state, site)
     for match in PATHS.finditer(code):
-        path = resolve((match.group(1) or match.group(2)).replace("~", call.state.home, 1), call.state)
+        path = reached((match.group(1) or match.group(2)).replace("~", call.state.home, 1), call.state)
         if is_secret(path):
             runner.report("credential", f"reads the secret {path}", site, paths=(path,))

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
-from toolcrib.approval.shell.file_view import WILDCARDS
+from toolcrib.approval.shell.file_lookup import WILDCARDS
 from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, name_set
-from toolcrib.approval.shell.paths import is_private, is_secret, place, reached, resolve
+from toolcrib.approval.shell.paths import is_private, is_secret, place, reached, resolve, written_path
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.state import ShellState
 
@@ -42,6 +42,7 @@ PROTECTED_IN_SYSTEM = name_set(
     "/etc/passwd /etc/shadow /etc/sudoers /etc/hosts /etc/crontab /etc/profile /etc/fstab /etc/ssh/sshd_config"
 )
 MAX_MATCHED_PATTERN = 512
+FIRST_WILDCARD = re.compile(r"[*?\[]")
 SENSITIVE = frozenset({"home_config", "secret", "disk", "system", "system_root", "root", "home"})
 
 RECURSES = re.compile(r"(?:^| )(?:-d ?|--directories[ =])recurse(?: |$)")
@@ -93,15 +94,22 @@ def matched(word: ExpandedWord, state: ShellState, *, known: Iterable[str], belo
     pattern = resolve(word, state)
     if not pattern.startswith("/") or UNKNOWN in pattern or len(pattern) > MAX_MATCHED_PATTERN:
         return
+    literal = FIRST_WILDCARD.split(pattern, maxsplit=1)[0]
     for path in known:
-        if matches_path(pattern, path, below=below):
+        if path.startswith(literal) and matches_path(pattern, path, below=below):
             yield path
     if state.view is not None and not state.container and not state.remote:
-        yield from (reached(path, state) for path in state.view.matches(pattern))
+        is_moved = state.view.real_folder(literal.rpartition("/")[0] or "/") + "/" != literal.rpartition("/")[0] + "/"
+        for path, is_link in state.view.matches(pattern):
+            yield reached(path, state) if is_link or is_moved else path
 
 
 def secrets_by_pattern(word: ExpandedWord, state: ShellState, *, private: bool = False) -> str:
     """A secret that a pattern may expand to; empty if there is none. `private` includes files such as `.env`."""
+    return once(word, state, "private" if private else "secret", lambda: first_secret(word, state, private))
+
+
+def first_secret(word: ExpandedWord, state: ShellState, private: bool) -> str:
     for path in matched(word, state, known=known_secrets(state.home)):
         if is_secret(path) or (private and is_private(path)):
             return path
@@ -110,10 +118,24 @@ def secrets_by_pattern(word: ExpandedWord, state: ShellState, *, private: bool =
 
 def protected_by_pattern(word: ExpandedWord, state: ShellState) -> str:
     """A protected file that a pattern in the place of a target may expand to; empty if there is none."""
+    return once(word, state, "protected", lambda: first_protected(word, state))
+
+
+def first_protected(word: ExpandedWord, state: ShellState) -> str:
     for path in matched(word, state, known=protected_files(state.home)):
         if place(path, state) in SENSITIVE:
             return path
     return ""
+
+
+def once(word: ExpandedWord, state: ShellState, kind: str, look: Callable[[], str]) -> str:
+    """What `look` finds; on this machine it looks once for each pattern and folder."""
+    if not word.glob or state.view is None:
+        return look() if word.glob else ""
+    key = (kind, written_path(word, state))
+    if key not in state.view.sensitive:
+        state.view.sensitive[key] = look()
+    return state.view.sensitive[key]
 
 
 # Folders
@@ -144,8 +166,18 @@ def is_workspace(path: str, state: ShellState) -> bool:
 def walked_secret(call: CommandCall) -> str:
     """A folder with secrets whose files the command reads; empty if there is none."""
     walks = WALKERS.get(call.program)
-    folders = walks(call) if walks is not None else []
-    return next((found for each in folders if (found := secret_below(each, call.state))), "")
+    if walks is None or (walks is searched and lists_names_only(call)):
+        return ""
+    return next((found for each in walks(call) if (found := secret_below(each, call.state))), "")
+
+
+def lists_secrets(call: CommandCall) -> bool:
+    """Whether the command prints the names of secrets: a search that only names files, or a list of hidden ones."""
+    if WALKERS.get(call.program) is searched:
+        return lists_names_only(call) and any(secret_below(each, call.state) for each in searched(call))
+    if call.program not in ("ls", "exa", "eza", "tree") or not call.arguments.has("-a", "-A", "--all", "--almost-all"):
+        return False
+    return any(secret_below(each, call.state) for each in call.arguments.operands or [ExpandedWord(".")])
 
 
 def searched(call: CommandCall) -> list[ExpandedWord]:
@@ -157,7 +189,7 @@ def searched(call: CommandCall) -> list[ExpandedWord]:
             return []
     elif call.program in ("rg", "ag") and not arguments.has(*HIDDEN):
         return []
-    if only_other_names(call) or lists_names_only(call):
+    if only_other_names(call):
         return []
     given = arguments.has("-e", "-f", "--regexp", "--file") or call.program == "du"
     operands = arguments.operands if given else arguments.operands[1:]

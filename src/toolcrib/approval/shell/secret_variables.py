@@ -19,7 +19,7 @@ NO_SECRET = re.compile(
 )
 NETWORK_PROGRAMS = name_set(
     "curl wget http https xh httpie nc ncat netcat socat telnet ssh ftp lftp tftp mail mailx mutt sendmail swaks "
-    "dig nslookup host ping ntfy openssl websocat grpcurl aria2c"
+    "dig nslookup host ping ntfy openssl websocat grpcurl aria2c git"
 )
 URL_HOST = re.compile(r"\b(?:https?|wss?|ftp)://(?:[^/@\s]*@)?(\[[^\]]*\]|[^/:?#\s]*)")
 LOCAL_HOST = re.compile(
@@ -68,6 +68,20 @@ OWNERS = {
 """Whose key a variable holds, by the first part of its name, and the domains of the owner."""
 USUAL_ENDINGS = name_set("com io org net dev co ai app cloud eu")
 GENERIC = name_set("api access auth my the app service user admin bearer token key secret password x id jwt oauth")
+MAX_CODE = 8_000
+INTERPRETERS = name_set("python python2 python3 pypy3 node nodejs deno bun perl ruby php awk gawk mawk lua")
+READS_VARIABLES = re.compile(r"environ|getenv|process\.env|ENV\b|ENVIRON")
+VARIABLE_IN_CODE = re.compile(r"(?:\[|\(|\{|env\.|ENV\{|fetch\()\s*[\"']?([A-Z][A-Z0-9_]{2,60})\b")
+ALL_VARIABLES = re.compile(
+    r"(?:dict|str|repr|dumps|stringify|print|list|sorted|urlencode|encode|data=|json=|body:?|for \w+(?:, ?\w+)? in)"
+    r"[ (]*(?:os\.)?(?:environ|process\.env|ENV)\b(?![\[.]\w*[\"'(]?[A-Z])"
+)
+USES_NETWORK = re.compile(
+    r"urlopen|urllib|requests\.|httpx|http\.client|HTTPS?Connection|socket|aiohttp|smtplib|ftplib|fetch\(|axios|https?\.(?:get|request)"
+    r"|Net::HTTP|LWP|HTTP::Tiny|open-uri|URI\.open|file_get_contents\(.?https?:|curl_|/inet/|XMLHttpRequest|WebSocket"
+)
+SENT_VARIABLE = re.compile(r"SendEnv[= ](\w+)")
+IN_USER_PART = re.compile(f"://[^/@]*{UNKNOWN}[^/@]*@")
 LOGIN = re.compile(r"-[a-zA-Z]*u$|--user$|--oauth2-bearer$")
 LOGIN_HEADER = re.compile(
     r"(?:-[a-zA-Z]*H ?|--header[= ])?"
@@ -82,20 +96,55 @@ def names_secret(name: str) -> bool:
 
 
 def leaked_variable(call: CommandCall) -> str:
-    """A key that a network program sends to somebody other than its owner; empty if there is none."""
+    """A key that a program sends to somebody other than its owner; empty if there is none."""
+    if call.program in INTERPRETERS:
+        return leaked_by_code(call)
     if call.program not in NETWORK_PROGRAMS:
         return ""
-    hosts = [match.group(1).lower() for word in call.words for match in URL_HOST.finditer(word.text)]
+    words = [word for word in call.words if call.program != "git" or "://" in word.text]
+    hosts = [match.group(1).lower() for word in words for match in URL_HOST.finditer(word.text)]
     if hosts and all(LOCAL_HOST.fullmatch(host) for host in hosts):
         return ""
     before = ""
-    for word in call.words:
-        logs_in = bool(LOGIN.match(before) or LOGIN_HEADER.match(word.text))
+    for word in words:
+        logs_in = bool(LOGIN.match(before) or LOGIN_HEADER.match(word.text) or IN_USER_PART.search(word.text))
         for name in word.keys:
             if not (hosts and all(may_receive(name, host, logs_in=logs_in) for host in hosts)):
                 return f"${name}"
+        sent = SENT_VARIABLE.search(word.text) if call.program == "ssh" else None
+        if (word.origin & Origin.KEY and not word.keys) or (sent and names_secret(sent.group(1))):
+            return "a key"
         before = word.text
-    return "a key" if call.stdin is not None and call.stdin.origin & Origin.KEY else ""
+    return "a key" if call.stdin is not None and call.stdin.origin & Origin.KEY and call.program != "git" else ""
+
+
+def keys_in_code(call: CommandCall) -> tuple[str, ...]:
+    """The variables with keys that the code of an interpreter reads; a star means all variables."""
+    code = code_of(call)
+    if not READS_VARIABLES.search(code):
+        return ()
+    names = tuple(match.group(1) for match in VARIABLE_IN_CODE.finditer(code) if names_secret(match.group(1)))
+    return names or (("*",) if ALL_VARIABLES.search(code) else ())
+
+
+def leaked_by_code(call: CommandCall) -> str:
+    names, code = keys_in_code(call), code_of(call)
+    if not names or not USES_NETWORK.search(code):
+        return ""
+    hosts = [match.group(1).lower() for match in URL_HOST.finditer(code)]
+    if hosts and all(LOCAL_HOST.fullmatch(host) for host in hosts):
+        return ""
+    logs_in = "authorization" in code.lower()
+    for name in names:
+        if not hosts or not all(may_receive(name, host, logs_in=logs_in) for host in hosts):
+            return "all variables" if name == "*" else f"${name}"
+    return ""
+
+
+def code_of(call: CommandCall) -> str:
+    """The code among the words and on the input of an interpreter, as far as it is short enough to search."""
+    given = call.stdin.text if call.stdin is not None and call.stdin.text is not None else ""
+    return " ".join(word.text for word in call.words)[:MAX_CODE] + " " + given[:MAX_CODE]
 
 
 def may_receive(name: str, host: str, *, logs_in: bool) -> bool:

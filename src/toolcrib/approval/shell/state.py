@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from toolcrib.approval.shell.file_view import FileView
-from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, StreamData
+from toolcrib.approval.shell.file_lookup import FileLookup
+from toolcrib.approval.shell.model import MAX_PATH, UNKNOWN, ExpandedWord, StreamData
 
 if TYPE_CHECKING:
     from toolcrib.approval.shell.syntax import Command, Substitution
@@ -17,6 +17,10 @@ Value = list[ExpandedWord]
 """A variable is a list of fields: one for a string, any number for an array."""
 
 UNKNOWN_VALUE: Value = [ExpandedWord(UNKNOWN)]
+WORDS_IN_A_STEP = 4
+PATH_CHARACTERS_IN_A_STEP = 1000
+CHARACTERS_PASSED_ON = 2000
+OPTION_LETTERS_IN_A_STEP = 64
 DESCRIPTOR = re.compile(r"/(?:dev|proc/[^/]+)/fd/(.+)")
 
 
@@ -59,7 +63,7 @@ class ShellState(msgspec.Struct):
     """The directories that `pushd` left and `popd` goes back to."""
     links: dict[str, str] = msgspec.field(default_factory=dict)
     """Links that this command line made: their paths and where they lead."""
-    view: FileView | None = None
+    view: FileLookup | None = None
     """The files of this machine; None where the command would run elsewhere."""
     integers: frozenset[str] = frozenset()
     """Variables that calculate what is assigned to them (`declare -i`)."""
@@ -144,3 +148,18 @@ class ShellState(msgspec.Struct):
             self.positional = None
         if other.stack != self.stack:
             self.stack = ()
+
+
+def effort(words: list[ExpandedWord], state: ShellState, stdin: StreamData | None) -> int:
+    """The steps that judging one command takes: every word may be a path relative to its directory."""
+    path_characters = len(words) * len(state.cwd) + sum(min(len(word.text), MAX_PATH) for word in words)
+    letters = sum(len(word.text) for word in words if word.text.startswith("-"))
+    read = len(stdin.text) if stdin is not None and stdin.text is not None else 0
+    return (
+        # Looking at the files of this machine takes as long again.
+        (1 if state.view is None else 2)
+        + len(words) // WORDS_IN_A_STEP
+        + path_characters // PATH_CHARACTERS_IN_A_STEP
+        + letters // OPTION_LETTERS_IN_A_STEP
+        + read // CHARACTERS_PASSED_ON
+    )

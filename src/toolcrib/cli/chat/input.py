@@ -17,7 +17,7 @@ from typing import TextIO
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
-from prompt_toolkit.filters import has_focus
+from prompt_toolkit.filters import Condition, has_focus
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 
@@ -107,8 +107,10 @@ def _words(words: Iterable[str], begun: str) -> Iterator[Completion]:
             yield Completion(word, start_position=-len(begun), display=one_line(word))
 
 
-def chat_keys(buffer: Buffer, tell: Tell, edit: Callable[[], None]) -> KeyBindings:
-    """The key bindings; `tell` notifies the listener, `edit` opens the editor."""
+def chat_keys(
+    buffer: Buffer, tell: Tell, edit: Callable[[], None], choices: Callable[[], tuple[str, ...]] = tuple
+) -> KeyBindings:
+    """The key bindings; `tell` notifies the listener, `edit` opens the editor, arrows go through the `choices`."""
     keys = KeyBindings()
     typing = has_focus(buffer)
 
@@ -127,6 +129,16 @@ def chat_keys(buffer: Buffer, tell: Tell, edit: Callable[[], None]) -> KeyBindin
     @keys.add("c-j", filter=typing)
     def _new_line(_event: KeyPressEvent) -> None:
         buffer.insert_text("\n")
+
+    answering = typing & Condition(lambda: bool(choices()) and buffer.text in ("", *choices()))
+
+    @keys.add("down", filter=answering)
+    @keys.add("up", filter=answering)
+    def _choose(event: KeyPressEvent) -> None:
+        offered, step = choices(), 1 if event.key_sequence[0].key == Keys.Down else -1
+        at = offered.index(buffer.text) + step if buffer.text in offered else (0 if step == 1 else -1)
+        buffer.text = offered[at % len(offered)]
+        buffer.cursor_position = len(buffer.text)
 
     @keys.add("c-c", filter=typing)
     @keys.add(Keys.SIGINT)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,13 +20,16 @@ from toolcrib.agent.events import (
     CallStarted,
     Compressed,
     Notified,
+    ReasoningStreamed,
     RunResult,
     SubagentProgressed,
+    TextStreamed,
+    TurnStarted,
 )
 from toolcrib.cli.chat.attachments import Attachment, compose, piped_text
 from toolcrib.cli.chat.images import save_images
 from toolcrib.cli.chat.options import ChatOptions
-from toolcrib.cli.chat.start import DEFAULT_MODEL_LINE, ask_to_trust, is_default_model, open_agent, open_host
+from toolcrib.cli.chat.start import ask_to_trust, default_model_notice, open_agent, open_host
 from toolcrib.cli.chat.symbols import symbols_for
 from toolcrib.cli.console import ConsoleAsker, ProgressLines, console_approver
 from toolcrib.cli.output import clean, error_line, is_interactive, note, one_line
@@ -72,6 +76,44 @@ class ProgressPrinter:
             self._outputs(event.text)
 
 
+class WaitingLine:
+    """Shows on a terminal for how long the model has been working; not while tools run or a question is open."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._is_thinking = False
+        self._is_shown = False
+
+    def follow(self, event: AnyEvent) -> None:
+        """A turn starts, or something that the model said ends it."""
+        if isinstance(event, TurnStarted):
+            self._is_thinking = True
+        elif not isinstance(event, TextStreamed | ReasoningStreamed | Notified):
+            self._is_thinking = False
+        if not isinstance(event, TextStreamed | ReasoningStreamed):
+            self.clear()
+
+    async def tick(self) -> None:
+        """Redraw the line every second until cancelled."""
+        try:
+            while True:
+                await asyncio.sleep(1.0)
+                if not self._is_thinking:
+                    continue
+                self._is_shown = True
+                sys.stderr.write(f"\rthinking, {time.monotonic() - self._began:.0f} s; Ctrl-C stops\x1b[K")
+                sys.stderr.flush()
+        finally:
+            self.clear()
+
+    def clear(self) -> None:
+        """Remove the line before something else is printed."""
+        if self._is_shown:
+            self._is_shown = False
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
 class ResultPrinter:
     """Prints results to stdout; if the reader is gone, stops the agent."""
 
@@ -101,8 +143,8 @@ async def answer_once(options: ChatOptions, settings: Settings) -> int:
     try:
         agent = open_agent(host, options)
         try:
-            if is_default_model(agent.provider, options, host) and not options.quiet:
-                note(DEFAULT_MODEL_LINE)
+            if notice := default_model_notice(agent.provider, options, host):
+                note(notice)
             for warning in agent.warnings:
                 note(warning)
             result = await _run(agent, options, piped)
@@ -123,7 +165,21 @@ async def _run(agent: Agent, options: ChatOptions, piped: Attachment | None) -> 
         if not options.quiet or "not attached" in line:
             note(line)
     printer = ResultPrinter(agent)
-    result = await agent.run(question.message, on_event=_watcher(agent, options, printer))
+    watch = _watcher(agent, options, printer)
+    waiting = WaitingLine()
+
+    def watch_on_terminal(event: AnyEvent) -> None:
+        waiting.follow(event)
+        watch(event)
+
+    is_shown = sys.stderr.isatty() and not options.quiet and not options.as_json
+    ticking = asyncio.create_task(waiting.tick()) if is_shown else None
+    try:
+        result = await agent.run(question.message, on_event=watch_on_terminal if is_shown else watch)
+    finally:
+        if ticking is not None:
+            ticking.cancel()
+            await asyncio.gather(ticking, return_exceptions=True)
     if printer.problem is not None:
         raise printer.problem
     return result

@@ -19,6 +19,8 @@ from toolcrib.core.errors import UsageError
 
 T = TypeVar("T")
 
+ANY_ANSWER = "Enter a number, choose with the arrow keys, or type your own answer."
+YES_OR_NO = "Enter y or n, or choose with the arrow keys."
 NOBODY = "nobody can answer: the input of this chat does not come from a terminal"
 
 
@@ -83,19 +85,29 @@ class ChatAsker:
             return await asking
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asking, self._loop))
 
-    async def put(self, question: str, choices: tuple[str, ...] = ()) -> str:
+    async def confirm(self, question: str, yes: str, no: str) -> bool:
+        """Whether the person says yes: by y or n, by number, in words, or with the arrow keys."""
+        while True:
+            answer = await self.put(question, (yes, no), hint=YES_OR_NO)
+            if answer.lower() in (yes.lower(), "y", "yes"):
+                return True
+            if answer.lower() in (no.lower(), "n", "no"):
+                return False
+            self._frontend.show(Text(clean(f"{answer!r} is neither yes nor no."), "yellow"))
+
+    async def put(self, question: str, choices: tuple[str, ...] = (), *, hint: str = ANY_ANSWER) -> str:
         """Like `ask`, for the chat itself; raises UsageError if nobody can answer."""
         if not self._attended:
             raise UsageError(NOBODY)
         async with self._turns.turn():
             self._answer = self._loop.create_future()
-            self._choices = choices
+            self._choices = self._status.choices = choices
             self._status.asking = True
-            self._show(question)
+            self._show(question, hint)
             try:
                 return await self._answer
             finally:
-                self._answer, self._choices = None, ()
+                self._answer, self._choices, self._status.choices = None, (), ()
                 self._status.asking = False
                 self._frontend.refresh()
 
@@ -107,10 +119,10 @@ class ChatAsker:
         self._answer.set_result(chosen(answer, self._choices))
         return True
 
-    def _show(self, question: str) -> None:
+    def _show(self, question: str, hint: str) -> None:
         rows = [Text(clean(question), "bold")]
         rows += [Text(f"  {number}. {one_line(choice)}") for number, choice in enumerate(self._choices, 1)]
         if self._choices:
-            rows.append(Text("Enter a number, or your own answer.", "dim"))
+            rows.append(Text(hint, "dim"))
         self._frontend.show(*rows, gap=True)
         self._frontend.refresh()

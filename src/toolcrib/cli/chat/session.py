@@ -30,7 +30,7 @@ from toolcrib.cli.chat.screen import THINKING, Screen
 from toolcrib.cli.chat.session_commands import run_own_command
 from toolcrib.cli.chat.slash import SlashCommand, find_command, is_path, plugin_commands, split_command
 from toolcrib.cli.chat.slash_commands import COMMANDS
-from toolcrib.cli.chat.start import DEFAULT_MODEL_LINE, ask_to_trust, is_default_model, open_agent, open_host
+from toolcrib.cli.chat.start import ask_to_trust, default_model_notice, open_agent, open_host
 from toolcrib.cli.chat.status import HINT_SECONDS, Activity, Status
 from toolcrib.cli.chat.summary import chat_summary, greeting, replay, warnings
 from toolcrib.cli.chat.symbols import short_cost, symbols_for
@@ -331,6 +331,9 @@ class ChatSession:
     async def choose(self, question: str, choices: tuple[str, ...]) -> str:
         return await self._asker.put(question, choices)
 
+    async def confirm(self, question: str, yes: str, no: str) -> bool:
+        return await self._asker.confirm(question, yes, no)
+
     def new_agent(self, session_id: str | None = None) -> Agent:
         return open_agent(self.host, replace(self._options, resume=session_id))
 
@@ -480,8 +483,8 @@ class _ChatBuilder:
     def _greet(self, session: ChatSession) -> None:
         if not self._options.quiet and self._attended:
             self._frontend.show(*greeting(session.agent, session.folder, self._status.symbols, self._frontend.columns))
-        if is_default_model(session.agent.provider, self._options, session.host) and not self._options.quiet:
-            self._screen.say(DEFAULT_MODEL_LINE, "yellow")
+        if notice := default_model_notice(session.agent.provider, self._options, session.host):
+            self._screen.say(notice, "yellow")
         if self._options.resume is not None:
             self._frontend.show(replay(session.agent, self._status.symbols, self._frontend.columns), gap=True)
         else:

@@ -68,6 +68,10 @@ class Chat(Protocol):
         """Ask the person to choose."""
         ...
 
+    async def confirm(self, question: str, yes: str, no: str) -> bool:
+        """Ask the person whether to do something; `yes` and `no` say what each answer means."""
+        ...
+
     def commands(self) -> dict[str, SlashCommand]: ...
 
 

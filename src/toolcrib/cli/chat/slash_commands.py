@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
 from rich.text import Text
 
 from toolcrib.approval.deferred_gate import DeferredGate
 from toolcrib.approval.grants import Grant
 from toolcrib.cli.chat.session_commands import SESSION_COMMANDS
 from toolcrib.cli.chat.slash import Chat, SlashCommand, find_command, table
-from toolcrib.cli.chat.summary import running_processes, short_path
+from toolcrib.cli.chat.summary import running_processes
 from toolcrib.cli.chat.symbols import short_cost, short_count, short_duration
+from toolcrib.cli.chat.undo_commands import redo, show_diff, undo, undo_last_exchange
 from toolcrib.cli.commands.approvals import open_log, outcome, short_command
 from toolcrib.cli.output import local_time, one_line, plural
 from toolcrib.cli.tool_state import tool_states
@@ -41,7 +41,6 @@ KEYS = (
     ("Ctrl-D", "exit"),
     ("Ctrl-Z", "suspend; `fg` resumes"),
 )
-RESTORE, KEEP = "Restore the files", "Keep the files as they are"
 RELOAD, RECONNECT = "reload", "reconnect"
 NO_SERVERS = "No MCP servers are configured; run `toolcrib mcp add` to add one, then type /mcp reload."
 SERVER_STATES = {"waiting": "waiting to retry", "needs_login": "needs login"}
@@ -256,49 +255,8 @@ async def compress(chat: Chat, topic: str) -> None:
     chat.screen.say(f"{plural(done.messages, 'older message')} replaced by a summary: {saved}.")
 
 
-async def undo(chat: Chat, _: str) -> None:
-    history, session_id = chat.host.file_history, chat.agent.session_id
-    undone = _undo_last_exchange(chat)
-    if undone is None:
-        chat.screen.say("There is nothing to undo.")
-        return
-    chat.host.todo.restore(session_id, chat.agent.messages)
-    text = f"Undone: {one_line(undone.question)!r} and what followed ({plural(undone.count, 'message')})."
-    chat.screen.say(text)
-    changed = [one for one in history.changed(session_id) if undone.call_ids.intersection(one.call_ids)]
-    if not changed:
-        return
-    names = ", ".join(f"{short_path(one.path)} ({one.kind})" for one in changed)
-    answer = await chat.choose(f"It also changed {names}.", (RESTORE, KEEP))
-    if answer == RESTORE:
-        for done in await asyncio.to_thread(history.undo, session_id, turn_id=undone.turn_id):
-            chat.screen.note(f"{short_path(done.path)}: {done.reason if done.what == 'refused' else done.what}")
-
-
-class _UndoneExchange(Struct, frozen=True):
-    """The last exchange, after its removal from the session."""
-
-    question: str
-    turn_id: str
-    call_ids: frozenset[str]
-    count: int
-
-
-def _undo_last_exchange(chat: Chat) -> _UndoneExchange | None:
-    """Remove the last question, with everything that was said while the agent worked on it."""
-    stored = chat.host.store.messages(chat.agent.session_id)
-    asked = [one for one in stored if one.message.role == "user"]
-    if not asked:
-        return None
-    turn = asked[-1].turn_id
-    first = next(one for one in asked if one is asked[-1] or (turn and one.turn_id == turn))
-    calls = frozenset(call.id for one in stored[stored.index(first) :] for call in one.message.tool_calls)
-    count = sum(chat.agent.undo() for _ in range(asked.index(first), len(asked)))
-    return _UndoneExchange(first.message.text, turn, calls, count)
-
-
 async def retry(chat: Chat, _: str) -> None:
-    undone = _undo_last_exchange(chat)
+    undone = undo_last_exchange(chat)
     if undone is None:
         chat.screen.say("There is nothing to retry.")
         return
@@ -392,7 +350,14 @@ COMMANDS = (
         while_working=True,
     ),
     SlashCommand(name="stop", summary="Stop the agent; the session stays", run=stop, while_working=True),
-    SlashCommand(name="undo", summary="Undo the last exchange and its file changes", run=undo),
+    SlashCommand(
+        name="undo",
+        arguments="[N | --list | --to CALL] [--force] [--dry-run]",
+        summary="Undo the last exchange and its file changes, or the changes of calls",
+        run=undo,
+    ),
+    SlashCommand(name="redo", summary="Redo the latest undo of files", run=redo),
+    SlashCommand(name="diff", arguments="[PATH]", summary="Show what this session changed in files", run=show_diff),
     SlashCommand(name="retry", summary="Ask the last question again", run=retry),
     SlashCommand(name="compress", arguments="[TOPIC]", summary="Replace older messages with a summary", run=compress),
     SlashCommand(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.host import AgentHost
@@ -12,8 +13,10 @@ from toolcrib.api import adopt_runtime
 from toolcrib.cli.chat.options import ChatOptions
 from toolcrib.cli.output import one_line, stdout_reserved
 from toolcrib.cli.runtime import require_known_toolsets
+from toolcrib.config.files import replace_file, writing
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import Asker
+from toolcrib.core.errors import ConfigError
 from toolcrib.core.models import Provider
 from toolcrib.core.ports import Approver
 from toolcrib.registry.default import registry
@@ -23,8 +26,8 @@ COMMANDS = ("slash commands for this chat", "Use them? Otherwise they are left o
 AskLine = Callable[[str], Awaitable[str | None]]
 
 DEFAULT_MODEL_LINE = (
-    "No model is configured, so toolcrib uses a small one on this machine, which is slow and knows little. "
-    "Run `toolcrib setup` to set up a better one."
+    "No model is configured yet, so a small one on this machine answers: free and private, good for simple tasks, not "
+    "fast, and sometimes wrong. Run `toolcrib setup` when you want a larger one."
 )
 
 
@@ -90,8 +93,13 @@ async def ask_to_trust(
             trust.remember(file, is_trusted=answer in ("y", "yes"))
 
 
-def is_default_model(provider: Provider, options: ChatOptions, host: AgentHost) -> bool:
-    """Whether the embedded model is used because no other was chosen."""
+def default_model_notice(provider: Provider, options: ChatOptions, host: AgentHost) -> str:
+    """What to expect of the embedded model if no other was chosen; empty once it was said."""
     model = host.settings.model
     asked_for = options.model or options.provider or model.default or model.provider
-    return provider.name == "embedded" and not asked_for
+    told = host.settings.home.default_model_told_file
+    if provider.name != "embedded" or asked_for or options.quiet or told.exists():
+        return ""
+    with suppress(ConfigError), writing(told) as target:
+        replace_file(target, b"")
+    return DEFAULT_MODEL_LINE

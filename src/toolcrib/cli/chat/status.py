@@ -129,6 +129,8 @@ class Status(Struct):
     """Questions that wait for the current one."""
     asking: bool = False
     """The next input answers a question of the agent."""
+    choices: tuple[str, ...] = ()
+    """The answers that the arrow keys offer."""
     _hint: str = ""
     _hint_until: float = 0.0
 

@@ -100,11 +100,11 @@ async def chat_summary(chat: Chat) -> list[Text]:
         Text(f"Resume with: toolcrib chat --resume {session.id}", "bold"),
         Text(chat.status.symbols.dot.join(used), "dim"),
     ]
-    files = list(dict.fromkeys(one.path for one in chat.host.file_history.changed(session.id)))
+    files = list(dict.fromkeys(one.path for one in chat.host.file_history.changed(session.id) if not one.during))
     if files:
         more = f" and {len(files) - SHOWN_FILES} more" if len(files) > SHOWN_FILES else ""
         rows.append(Text(clean(f"Changed: {', '.join(map(short_path, files[:SHOWN_FILES]))}{more}")))
-        rows.append(Text("To undo that, resume the session and type /undo.", "dim"))
+        rows.append(Text(f"Undo with: toolcrib undo --session {session.id} (or /undo after resuming)", "dim"))
     for one in await running_processes(chat):
         about = f"{one['session_id']} ({short_duration(one['uptime_seconds'])}): {one_line(one['command'])}"
         rows.append(Text(clean(f"Ending background process {about}"), "yellow"))

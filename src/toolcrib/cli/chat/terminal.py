@@ -238,7 +238,7 @@ class TerminalFrontend:
         )  # fmt: skip
         self._app: Application[None] = Application(
             BottomPane(status, self._renderer, self._output).layout(self._buffer),
-            key_bindings=chat_keys(self._buffer, self._tell, self._edit),
+            key_bindings=chat_keys(self._buffer, self._tell, self._edit, lambda: self._status.choices),
             style=STYLE,
             color_depth=None if colour else ColorDepth.DEPTH_1_BIT,
             erase_when_done=True,

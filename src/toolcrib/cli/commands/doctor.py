@@ -42,6 +42,7 @@ EXTRAS = {
     "ssh": "asyncssh",
     "documents": "python-pptx",
     "web": "trafilatura",
+    "browser": "playwright",
     "vision": "pillow",
     "ocr": "rapidocr-onnxruntime",
     "video": "imageio-ffmpeg",

@@ -92,11 +92,12 @@ class _StopSignal:
 
 
 async def _end_session(runtime: Runtime, session_id: str) -> None:
-    """End the processes of a client that disconnected, close its environments, drop its grants."""
+    """End the processes of a client that disconnected, close its environments and browser, drop its grants."""
     if runtime.has_terminal:
         terminal = runtime.terminal
         await terminal.loop.run(terminal.processes.registry.kill_all(session_id, source="client_gone"))
         await terminal.loop.run(terminal.environments.close_session(session_id))
+    await runtime.services.end_session(session_id)
     gate = getattr(runtime.gate, "made", None)
     if gate is not None:
         gate.grants.clear_session(session_id)

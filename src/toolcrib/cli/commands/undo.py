@@ -8,21 +8,20 @@ from typing import Any
 
 import click
 
-from toolcrib.cli.output import hint, local_time, note, one_line, plural, print_json, print_line
+from toolcrib.cli.output import hint, note, print_json, print_line
+from toolcrib.cli.undo_output import FORCE_HINT, NOTHING, call_lines, outcome_lines
 from toolcrib.config.load import load_settings
 from toolcrib.config.os_errors import current_folder
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import UnknownName, UsageError
 from toolcrib.runtime import Runtime
-from toolcrib.undo.history import FileHistory, UndoneFile, UndoResult
-from toolcrib.undo.records import CallRecord, FileRecord
+from toolcrib.undo.history import FileHistory, UndoResult
+from toolcrib.undo.records import CallRecord
 from toolcrib.undo.remote_files import Terminal
 from toolcrib.undo.store import DIRECT
 
 SOMETHING_REFUSED = 1
-SHOWN_FILES = 20
-SUMMARY_CHARS = 70
-UNITS = ("bytes", "KB", "MB", "GB")
+OLD_RECORDS = "Changes that an earlier version of toolcrib recorded cannot be undone; their copies are removed."
 
 
 class UnknownUndoSession(UnknownName):
@@ -52,10 +51,11 @@ def undo(
 
     Undoes the latest call, or the latest N calls.
 
-    toolcrib snapshots files in the working folder before a tool or command changes or deletes them. Undo restores
-    contents, modes and links, and removes new files. It skips files that changed since, unless you add --force; they
-    are snapshotted first, so `toolcrib undo --redo` brings them back. Undo never touches .git: it restores files, but
-    commits and branches stay.
+    toolcrib scans the working folder before and after each command, and saves what tools and commands change or
+    delete there, whatever program does it, plus all files that they name. Undo restores contents, modes and links, and
+    removes new files. It skips files that changed since, or that something else may have changed, unless you add
+    --force; they are saved first, so `toolcrib undo --redo` brings them back. Undo never touches .git: it restores
+    files, but commits and branches stay.
 
     Exit code 1 if files were skipped. --json prints an object with the keys session, calls and files (path, what,
     reason); with --list, session and calls.
@@ -77,6 +77,8 @@ def undo(
         session = _session(history, session_id, undone_too=redo or list_calls)
         if session is None:
             _print_nothing_to_undo(as_json)
+            if history.store.drop_old_records():
+                note(OLD_RECORDS)
             return 0
         # Calls without a session come from all folders; only those of this folder are meant.
         folder = str(current_folder()) if session == DIRECT and session_id is None else ""
@@ -104,7 +106,7 @@ def _session(history: FileHistory, wanted: str | None, *, undone_too: bool) -> s
     if wanted is None:
         return history.latest_session(str(current_folder()), undone_too=undone_too)
     known = history.store.sessions()
-    if wanted in known or history.store.entries(wanted):
+    if wanted in known or history.store.calls(wanted):
         return wanted
     near = [one for one in known if one.startswith(wanted)]
     if len(near) == 1:
@@ -125,31 +127,10 @@ def _show_calls(session: str, calls: list[CallRecord], as_json: bool) -> None:
         return
     print_line(f"Session {session}, the oldest call first:")
     for call in calls:
-        state = ", undone" if call.undone else "" if call.finished else ", interrupted"
-        if call.runs_on and not call.undone:
-            state = ", continued in the background"
-        where = f" in {call.environment}" if call.environment else ""
         print_line()
-        print_line(f"{call.call_id}  {local_time(call.at)}  {call.tool}{where}{state}")
-        print_line(f"  {_short(call.summary)}")
-        for file in call.files[:SHOWN_FILES]:
-            print_line(f"  {_file_line(file)}")
-        if len(call.files) > SHOWN_FILES:
-            print_line(f"  and {len(call.files) - SHOWN_FILES} more")
-        for text in call.notes:
-            print_line(f"  {text}")
+        for line in call_lines(call):
+            print_line(line)
     hint("Run `toolcrib undo` to undo the latest call, or `toolcrib undo --to CALL` to go back further.")
-
-
-def _file_line(file: FileRecord) -> str:
-    details: list[str] = [file.kind]
-    if file.size:
-        details.append(_size(file.size))
-    if file.now is not None:
-        details.append("unchanged" if file.now == "old" else "changed by the call or since")
-    if file.not_kept:
-        details.append(file.not_kept)
-    return f"{file.path}{'/' if file.is_folder else ''} ({', '.join(details)})"
 
 
 def _show_outcome(session: str, done: UndoResult, *, dry_run: bool, as_json: bool, redo: bool, force: bool) -> None:
@@ -158,41 +139,15 @@ def _show_outcome(session: str, done: UndoResult, *, dry_run: bool, as_json: boo
         print_json({"session": session, "calls": [_as_json(one) for one in done.calls], "files": files})
         return
     if not done.files and not done.calls:
-        print_line("There is nothing to undo.")
+        print_line(NOTHING)
         return
-    for call in done.calls:
-        print_line(f"{call.call_id}  {call.tool}: {_short(call.summary)}")
-        for text in call.notes:
-            note(f"  {text}")
-    for file in done.files:
-        print_line(f"  {_outcome_line(file, dry_run)}")
-    changed = len(done.files) - len(done.refused)
-    verb = "would be" if dry_run else "were" if changed != 1 else "was"
-    left = f", {len(done.refused)} skipped" if done.refused else ""
-    print_line(f"{plural(changed, 'file')} {verb} restored{left}.")
+    for line in outcome_lines(done, dry_run=dry_run):
+        print_line(line)
     if done.refused and not force:
-        note("Add --force to restore files that changed since; toolcrib snapshots them first.")
-    elif not dry_run and not redo and changed:
+        note(FORCE_HINT)
+    elif not dry_run and not redo and len(done.files) > len(done.refused):
         hint("Run `toolcrib undo --redo` to redo this.")
-
-
-def _outcome_line(file: UndoneFile, dry_run: bool) -> str:
-    if file.what == "refused":
-        return f"{file.path}: skipped, {file.reason}"
-    return f"{file.path}: {'would be ' if dry_run else ''}{file.what}"
 
 
 def _as_json(call: CallRecord) -> dict[str, Any]:
     return {**asdict(call), "undone": call.undone}
-
-
-def _short(text: str) -> str:
-    text = one_line(text)
-    return text if len(text) <= SUMMARY_CHARS else f"{text[: SUMMARY_CHARS - 1]}…"
-
-
-def _size(count: int) -> str:
-    size, unit = float(count), 0
-    while size >= 1000 and unit < len(UNITS) - 1:
-        size, unit = size / 1000, unit + 1
-    return f"{size:.3g} {UNITS[unit]}"

@@ -16,6 +16,7 @@ from toolcrib.cli.model_choice import choose_model
 from toolcrib.cli.models import (
     PROBE_SECONDS,
     ProviderState,
+    embedded_lines,
     megabytes,
     missing_requirement,
     missing_weights,
@@ -176,6 +177,8 @@ def _ask_details(saved: SavedSettings, state: ProviderState) -> ModelChoice | No
 def _ask_model(saved: SavedSettings, state: ProviderState) -> ModelChoice | None:
     settings = load_settings(saved.home)
     offered = _offered(settings, state)
+    for line in embedded_lines() if state.preset.protocol == "embedded" else ():
+        say(line)
     while True:
         model = ask(f"  Model{f' [{offered}]' if offered else ''}") or offered
         if not model:

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 
 from msgspec import Struct
 
+from toolcrib.config.environment import hide_environment
 from toolcrib.core.environments import OnOutput, TerminalSize
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.host_process import END_OF_TRANSMISSION, PipeReader, PipeWriter, on_exit
@@ -214,6 +215,7 @@ class SandboxSession:
     def _launch(
         self, arguments: Sequence[str], environ: Mapping[str, str], errors: BinaryIO, inherited: Sequence[int]
     ) -> None:
+        hide_environment()
         self._child = subprocess.Popen(
             arguments,
             stdin=subprocess.DEVNULL,

@@ -23,6 +23,7 @@ from typing import IO
 
 import msgspec
 
+from toolcrib.config.environment import hide_environment
 from toolcrib.config.files import OWNER_FILE, make_folder
 from toolcrib.config.os_errors import ANOTHER_HOME, explain_os_error
 from toolcrib.environments.host_process import on_exit
@@ -167,6 +168,7 @@ class ServerProcess:
 
     def _start(self, spec: LaunchSpec) -> subprocess.Popen[bytes]:
         settings = spec.server.settings
+        hide_environment()
         try:
             return subprocess.Popen(
                 [settings.command, *settings.args],

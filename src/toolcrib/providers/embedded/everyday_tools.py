@@ -18,6 +18,7 @@ from toolcrib.core.types import JsonObject
 ANSWER = "answer"
 """What the model calls if it needs no tool."""
 STEM_CHARS = 6
+_QUOTED = re.compile(r"""`[^`\n]+`|"[^"\n]+"|(?<!\w)'[^'\n]+'(?!\w)""")
 _FILE_NAME = re.compile(r"[\w./-]*\w\.[a-z]\w{0,4}\b")
 _COMMON_WORDS = "the a an of to is are it its this that there here in on with please me my i you can could would and"
 _COMMON = frozenset(f"{_COMMON_WORDS} for be do does".split())
@@ -114,7 +115,7 @@ _COMMANDS = (
     ("Delete the file a.txt", "rm a.txt"),
     ("Create an empty file called a.txt", "touch a.txt"),
     ("How much memory does this computer have?", "free -h"),
-    ("How full is the disk?", "df -h ."),
+    ("How full is the disk? How much space is left on it?", "df -h ."),
     ("What time is it? What day is today?", "date"),
     ("Which version of Linux is this? Which kernel?", "uname -a"),
     ("Which processor does this machine have?", "lscpu | head -n 20"),
@@ -179,6 +180,22 @@ def in_small_words(tools: Sequence[JsonObject]) -> list[JsonObject]:
     ]
 
 
+def named_tools(question: str, tools: Sequence[JsonObject]) -> list[JsonObject]:
+    """The tools that the question names: "use the weather tool", "with the terminal", "read_file"."""
+    text = question.lower()
+    return [tool for tool in tools if _is_named(tool["function"]["name"].lower(), text)]
+
+
+def _is_named(name: str, text: str) -> bool:
+    if "_" in name and re.search(rf"\b{re.escape(name)}\b", text):
+        return True
+    spoken = re.escape(name.replace("_", " "))
+    words = [re.escape(word) for word in re.split(r"[_\W]+", name) if len(word) > 2]
+    asked = rf"\b(?:use|using|with|via|call|through)\s+(?:the\s+|a\s+|your\s+)?{spoken}\b"
+    as_tool = rf"\b(?:{'|'.join([spoken, *words])})[\s-]+tool\b"
+    return re.search(f"{asked}|{as_tool}", text) is not None
+
+
 def nearest_examples(question: str, names: Collection[str], most: int) -> list[tuple[str, str]]:
     """The questions most like this one, for these tools, each with the reply in JSON; the most similar comes last."""
     ranked = [one for _, one in _ranked(question) if one[1] in names]
@@ -207,7 +224,7 @@ def _reply(name: str, arguments: Mapping[str, str]) -> str:
 
 
 def _words(text: str) -> set[str]:
-    """The stems of the words, with one word for all file names."""
-    named = _FILE_NAME.sub(" filename ", text.lower())
+    """The stems of the words, with one word for all file names and one for what is quoted."""
+    named = _FILE_NAME.sub(" filename ", _QUOTED.sub(" quotation ", text.lower()))
     words = {_SYNONYMS.get(word, word) for word in re.findall(r"[a-z]+", named)} - _COMMON
     return {word if word == "filename" else word.removesuffix("s")[:STEM_CHARS] for word in words}

@@ -19,6 +19,7 @@ from toolcrib.providers.embedded.everyday_tools import (
     EVERYDAY_TOOLS,
     in_small_words,
     is_small_talk,
+    named_tools,
     nearest_examples,
 )
 
@@ -94,22 +95,6 @@ _WEB_ADDRESS = re.compile(r"https?://|\bwww\.")
 
 _INSTRUCTION = 'Reply with one json object: {"name": <tool>, "arguments": {<parameter>: <value>}}'
 _NO_TOOL_LINE = f"- {ANSWER}: no tool is needed, for greetings, thanks and questions that you can answer yourself"
-
-
-def named_tools(question: str, tools: Sequence[JsonObject]) -> list[JsonObject]:
-    """The tools that the question names: "use the weather tool", "with the terminal", "read_file"."""
-    text = question.lower()
-    return [tool for tool in tools if _is_named(tool["function"]["name"].lower(), text)]
-
-
-def _is_named(name: str, text: str) -> bool:
-    if "_" in name and re.search(rf"\b{re.escape(name)}\b", text):
-        return True
-    spoken = re.escape(name.replace("_", " "))
-    words = [re.escape(word) for word in re.split(r"[_\W]+", name) if len(word) > 2]
-    asked = rf"\b(?:use|using|with|via|call|through)\s+(?:the\s+|a\s+|your\s+)?{spoken}\b"
-    as_tool = rf"\b(?:{'|'.join([spoken, *words])})[\s-]+tool\b"
-    return re.search(f"{asked}|{as_tool}", text) is not None
 
 
 def candidates(question: str, tools: Sequence[JsonObject]) -> list[JsonObject]:

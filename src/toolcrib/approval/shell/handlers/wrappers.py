@@ -474,7 +474,7 @@ def changes_the_whole_machine(call: CommandCall, program: str, root: ExpandedWor
 
 def fd(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     texts = [word.text for word in call.words]
-    origin = Origin.SECRET_FILE if lists_secrets(call) else 0
+    origin = Origin.SECRET_FILE if fd_lists_secrets(call) else 0
     for flag in ("-x", "-X", "--exec", "--exec-batch"):
         if flag in texts:
             inner = call.words[texts.index(flag) + 1 :]
@@ -487,7 +487,7 @@ def fd(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData |
     return StreamData(None, Origin.PROGRAM | Origin.LISTED | origin) if origin else None
 
 
-def lists_secrets(call: CommandCall) -> bool:
+def fd_lists_secrets(call: CommandCall) -> bool:
     """Whether `fd` may list secrets: it looks at hidden files, in a folder that holds them, for names like theirs."""
     arguments = parse_arguments(call.words, FD_VALUES)
     if not arguments.has("-H", "-u", "--hidden", "--unrestricted"):

@@ -6,31 +6,42 @@ The work is bounded, and every answer is kept for as long as one command line is
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from posixpath import normpath
+
+from toolcrib.approval.shell.model import NotUnderstood
 
 MAX_LISTED = 4_000
 """Entries of folders that are looked at for one command line."""
 MAX_MATCHES = 200
 MAX_WALK_DEPTH = 4
 MAX_LINKS = 8
+MAX_FOLDERS = 500
+MAX_NAMES = 128
+"""Names in one path; a deeper one is not looked up."""
 WILDCARDS = frozenset("*?[")
 
 
-class FileView:
+class FileLookup:
     """A look at this machine's files for one command line; never opens one."""
 
     def __init__(self) -> None:
         self._folders: dict[str, str] = {}
         self._files: dict[str, str] = {}
-        self._names: dict[str, tuple[tuple[str, bool], ...]] = {}
+        self._names: dict[str, tuple[os.DirEntry[str], ...]] = {}
+        self._matches: dict[str, list[tuple[str, bool]]] = {}
         self._left = MAX_LISTED
+        self.sensitive: dict[tuple[str, str], str] = {}
+        """What patterns were found to match, by the kind of file that was looked for."""
 
     def real_folder(self, path: str) -> str:
         """The path with the links in it resolved, including its last name."""
         real = self._folders.get(path)
         if real is None:
+            if len(self._folders) > MAX_FOLDERS or path.count("/") > MAX_NAMES:
+                raise NotUnderstood("its paths are too many or too long to look up")
             try:
                 real = os.path.realpath(path)
             except (OSError, ValueError):
@@ -64,49 +75,54 @@ class FileView:
         except ValueError:
             return False
 
-    def names(self, folder: str) -> tuple[tuple[str, bool], ...]:
-        """The names in a folder, each with whether it is a folder itself; empty once the limit is reached."""
+    def entries(self, folder: str) -> tuple[os.DirEntry[str], ...]:
+        """What is in a folder; empty once the limit is reached."""
         found = self._names.get(folder)
         if found is None:
             found = tuple(self._listed(folder)) if self._left > 0 else ()
             self._names[folder] = found
         return found
 
-    def _listed(self, folder: str) -> Iterator[tuple[str, bool]]:
+    def _listed(self, folder: str) -> Iterator[os.DirEntry[str]]:
         try:
             with os.scandir(folder or "/") as entries:
                 for entry in entries:
                     self._left -= 1
                     if self._left < 0:
                         return
-                    yield entry.name, entry.is_dir(follow_symlinks=False)
+                    yield entry
         except (OSError, ValueError):
             return
 
-    def matches(self, pattern: str) -> list[str]:
-        """The paths that an absolute pattern matches, as the shell expands it; `**` matches one name."""
-        found = [""]
+    def matches(self, pattern: str) -> list[tuple[str, bool]]:
+        """The paths that an absolute pattern matches, each with whether it is a link; `**` matches one name."""
+        known = self._matches.get(pattern)
+        if known is not None:
+            return known
+        found = [("", False)]
         for part in pattern.split("/")[1:]:
             if not WILDCARDS.intersection(part):
-                found = [f"{path}/{part}" for path in found]
+                found = [(f"{path}/{part}", True) for path, _ in found]
                 continue
+            is_match = re.compile(translate(part.replace("[^", "[!"))).match
             hidden = part.startswith(".")
             found = [
-                f"{path}/{name}"
-                for path in found
-                for name, _ in self.names(path)
-                if name.startswith(".") == hidden and fnmatchcase(name, part.replace("[^", "[!"))
+                (f"{path}/{entry.name}", entry.is_symlink())
+                for path, _ in found
+                for entry in self.entries(path)
+                if entry.name.startswith(".") == hidden and is_match(entry.name)
             ][:MAX_MATCHES]
-        return found if WILDCARDS.intersection(pattern) else []
+        self._matches[pattern] = found
+        return found
 
     def walk(self, folder: str) -> Iterator[str]:
         """The files below a folder, as far as the limits allow; links are not followed."""
         pending = [(folder.rstrip("/"), 0)]
         while pending:
             current, depth = pending.pop()
-            for name, is_folder in self.names(current):
-                path = f"{current}/{name}"
-                if not is_folder:
+            for entry in self.entries(current):
+                path = f"{current}/{entry.name}"
+                if not entry.is_dir(follow_symlinks=False):
                     yield path
                 elif depth < MAX_WALK_DEPTH:
                     pending.append((path, depth + 1))

@@ -1,0 +1,212 @@
+"""Starts Chromium so that it always ends: with its session, after a crash of toolcrib, and when it hangs.
+
+Chromium talks to playwright's driver through pipes, and both end when the pipe to their parent closes, so even
+`kill -9` of toolcrib leaves nothing. What survives that is in the ledger, and the next start ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import shutil
+import tempfile
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+from playwright.async_api import BrowserContext, Error, Playwright, ProxySettings
+
+from toolcrib.config.browser_settings import find_chromium
+from toolcrib.config.environment import child_environment
+from toolcrib.config.files import make_folder
+from toolcrib.config.settings import Settings
+from toolcrib.core.errors import ToolcribError
+from toolcrib.process_identity import PROC, Identity, identity_of, is_alive, own_identity
+from toolcrib.processes.ledger import Ledger
+from toolcrib.processes.orphan_cleanup import COMMAND_ID_VARIABLE, end_tree, processes_of
+
+LAUNCH_SECONDS = 60.0
+CLOSE_SECONDS = 5.0
+GRACE_SECONDS = 0.5
+VIEWPORT_WIDTH, VIEWPORT_HEIGHT = 1280, 800
+DESKTOP_VARIABLES = ("DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "DBUS_SESSION_BUS_ADDRESS")
+ARGUMENTS = (
+    # Chromium calls home otherwise, and nobody asked it to.
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-domain-reliability",
+    "--no-first-run",
+    "--disable-breakpad",
+    "--disable-crash-reporter",
+    # Everything that does not go through the proxy.
+    "--disable-quic",
+    "--dns-prefetch-disable",
+    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
+)
+PREFERENCES = {
+    # Services of the browser's vendor that would see what a session does.
+    "autofill": {"profile_enabled": False, "credit_card_enabled": False},
+    "credentials_enable_service": False,
+    "profile": {"password_manager_enabled": False},
+    "signin": {"allowed": False, "allowed_on_next_startup": False},
+    "safebrowsing": {"enabled": False},
+    "search": {"suggest_enabled": False},
+    "alternate_error_pages": {"enabled": False},
+    "translate": {"enabled": False},
+}
+_PROFILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class BrowserFailed(ToolcribError):
+    """The browser could not be started or reached; the message says what to do."""
+
+
+class ChromiumLedger:
+    """The browsers on record: ours, and those that dead toolcrib processes left."""
+
+    def __init__(self, folder: Path) -> None:
+        self._ledger = Ledger(folder / "browsers", own_identity())
+
+    def opened(self, address: Mapping[str, str]) -> None:
+        self._ledger.environment_opened(address)
+
+    def closed(self, address: Mapping[str, str]) -> None:
+        self._ledger.environment_closed(address)
+
+    async def end_orphans(self) -> int:
+        """End the browsers of toolcrib processes that are dead; returns how many entries there were."""
+        orphans = self._ledger.take_orphans().environments
+        for address in orphans:
+            if await end_tree(address["command_id"], None, GRACE_SECONDS):
+                _remove_folder(address["temporary"])
+                self.closed(address)
+        return len(orphans)
+
+
+class Chromium(msgspec.Struct, kw_only=True):
+    """A browser that we started, with its one context."""
+
+    context: BrowserContext
+    command_id: str
+    leader: Identity | None
+    address: dict[str, str]
+    ledger: ChromiumLedger
+
+    @property
+    def is_alive(self) -> bool:
+        return self.leader is None or is_alive(self.leader)
+
+    async def close(self) -> None:
+        """End it, whatever it takes."""
+        with contextlib.suppress(Error, TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self.context.close()
+        await self.kill()
+
+    async def kill(self) -> None:
+        """End all its processes without asking it first."""
+        if await end_tree(self.command_id, self.leader, GRACE_SECONDS):
+            await asyncio.to_thread(_remove_folder, self.address["temporary"])
+            self.ledger.closed(self.address)
+
+
+async def launch(driver: Playwright, settings: Settings, proxy: str, ledger: ChromiumLedger) -> Chromium:
+    """Start Chromium behind the proxy; raises BrowserFailed."""
+    browser = settings.browser
+    executable = find_chromium(browser.executable)
+    if not executable:
+        raise BrowserFailed(
+            f"there is no browser {browser.executable!r}; correct browser.executable"
+            if browser.executable
+            else "there is no Chromium on this machine; run: apt install chromium"
+        )
+    temporary = "" if browser.profile else tempfile.mkdtemp(prefix="toolcrib-browser-")
+    folder = Path(temporary) if temporary else profile_folder(settings)
+    address = {"command_id": f"browser-{uuid.uuid4().hex}", "temporary": temporary}
+    _write_preferences(folder)
+    # On record before it starts, so that no crash leaves it unknown.
+    ledger.opened(address)
+    try:
+        context = await driver.chromium.launch_persistent_context(
+            folder,
+            executable_path=executable,
+            headless=not browser.headed,
+            chromium_sandbox=browser.sandbox == "auto" and os.geteuid() != 0,
+            args=list(ARGUMENTS),
+            # Pages open windows only when somebody clicks, as in any browser.
+            ignore_default_args=["--disable-popup-blocking"],
+            proxy=ProxySettings(server=proxy),
+            env=_environ(address["command_id"]),  # type: ignore[arg-type]
+            handle_sigint=False,
+            handle_sigterm=False,
+            handle_sighup=False,
+            accept_downloads=True,
+            viewport={"width": VIEWPORT_WIDTH, "height": VIEWPORT_HEIGHT},
+            permissions=[],
+            service_workers="allow",
+            timeout=LAUNCH_SECONDS * 1_000,
+        )
+    except BaseException as error:
+        await end_tree(address["command_id"], None, GRACE_SECONDS)
+        _remove_folder(temporary)
+        ledger.closed(address)
+        if isinstance(error, Error):
+            raise _explained(error, settings) from error
+        raise
+    leader = await asyncio.to_thread(_find_leader, address["command_id"])
+    return Chromium(context=context, command_id=address["command_id"], leader=leader, address=address, ledger=ledger)
+
+
+def profile_folder(settings: Settings) -> Path:
+    """The folder of the named profile; raises BrowserFailed for a name that is none."""
+    name = settings.browser.profile
+    if not _PROFILE_NAME.fullmatch(name):
+        raise BrowserFailed(f"browser.profile is {name!r}; use letters, digits, dots and dashes")
+    folder = settings.home.browser_profiles_dir / name
+    make_folder(folder)
+    return folder
+
+
+def _write_preferences(folder: Path) -> None:
+    """Chromium adds its own to these; a profile that has some keeps them."""
+    preferences = folder / "Default" / "Preferences"
+    if not preferences.exists():
+        make_folder(preferences.parent)
+        preferences.write_bytes(msgspec.json.encode(PREFERENCES))
+
+
+def _environ(command_id: str) -> dict[str, str]:
+    extra = {COMMAND_ID_VARIABLE: command_id}
+    return child_environment(os.environ, passthrough=DESKTOP_VARIABLES, extra=extra)
+
+
+def _find_leader(command_id: str) -> Identity | None:
+    """The main process of the browser: the first of its session."""
+    for pid in processes_of(command_id, None):
+        with contextlib.suppress(OSError):
+            if os.getsid(pid) == pid and b"crashpad" not in (PROC / str(pid) / "cmdline").read_bytes():
+                return identity_of(pid)
+    return None
+
+
+def _remove_folder(folder: str) -> None:
+    if folder:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _explained(error: Error, settings: Settings) -> BrowserFailed:
+    text = str(error)
+    if "ProcessSingleton" in text or "profile appears to be in use" in text or "SingletonLock" in text:
+        return BrowserFailed(f"the browser profile {settings.browser.profile!r} is in use by another browser; close it")
+    if "sandbox" in text.lower() and "No usable" in text:
+        return BrowserFailed(
+            "Chromium cannot use its sandbox here; allow user namespaces, or set browser.sandbox to off"
+        )
+    if settings.browser.headed and ("display" in text.lower() or "ozone" in text.lower()):
+        return BrowserFailed("there is no desktop to show the browser on; set browser.headed to false")
+    lines = [line for line in text.splitlines() if line.strip()]
+    return BrowserFailed(f"the browser did not start: {lines[0][:300] if lines else 'no reason given'}")

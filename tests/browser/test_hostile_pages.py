@@ -1,0 +1,346 @@
+"""Pages that misbehave, and browsers that die: nothing hangs, nothing is reached, nothing is left."""
+
+# ruff: noqa: ASYNC220, ASYNC240 - starting a program and looking at a folder take no time here.
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser.conftest import Browsing, chromium_processes, html, ref_of, shown
+from tests.web.settings import web_settings
+from tests.web.sites import Site
+from toolcrib.browser.proxy import GuardProxy
+from toolcrib.browser.service import BrowserService
+from toolcrib.process_identity import identity_of
+from toolcrib.processes.orphan_cleanup import processes_of
+from toolcrib.web.guard import AddressGuard, AddressRules
+
+pytestmark = pytest.mark.services
+
+OpenBrowsing = Callable[..., Browsing]
+
+
+def browser_of(browsing: Browsing) -> Any:
+    """The live browser of a session."""
+    service: BrowserService = browsing.runtime.services.browser
+    slot = service._slots[f"{browsing.session_id}/"]
+    assert slot.browser is not None
+    return slot.browser.browser
+
+
+async def until(is_true: Callable[[], bool]) -> None:
+    """Wait for something that another process does; the limit only bounds a hang."""
+    async with asyncio.timeout(60):
+        while not is_true():  # noqa: ASYNC110 - another process tells nobody
+            await asyncio.sleep(0.05)
+
+
+async def test_endless_alerts_do_not_hold_the_session(browsing: Browsing) -> None:
+    """The model can answer some, and leave the page at any time."""
+    browsing.site.pages["/calm"] = html("<title>Calm</title>")
+    page = await browsing.open("<button onclick=\"for(;;) alert('again')\">go</button>")
+
+    answer = await browsing.call("click", ref=ref_of(page, "go"))
+    for _ in range(3):
+        assert answer["pending_dialogs"][0]["message"] == "again"
+        answer = await browsing.call("dialog", action="accept")
+    left = await browsing.call("navigate", url=f"{browsing.site.address}/calm")
+
+    assert left["title"] == "Calm"
+    assert "pending_dialogs" not in left
+
+
+async def test_a_flood_of_windows_is_limited(browsing: Browsing) -> None:
+    """Windows without a click stay closed, and one click opens at most a few."""
+    page = await browsing.open(
+        "<script>setInterval(()=>window.open('/'),5)</script>"
+        "<button onclick=\"for(let i=0;i<50;i++)window.open('about:blank')\">go</button>"
+    )
+
+    answer = await browsing.call("click", ref=ref_of(page, "go"))
+
+    assert len(answer.get("tabs", [1])) <= browsing.runtime.settings.browser.max_tabs
+
+
+async def test_a_huge_page_is_answered(browsing: Browsing) -> None:
+    """A page with too many elements is described instead of read."""
+    page = await browsing.open(
+        "<h1>Big</h1><script>let f=document.createDocumentFragment();for(let i=0;i<200000;i++)"
+        "f.append(document.createElement('b'));document.body.append(f)</script>"
+    )
+
+    assert "too many for a snapshot" in shown(page)
+    assert "Big" in shown(page)
+
+
+async def test_a_page_that_hangs_is_replaced(open_browsing: OpenBrowsing) -> None:
+    """A script without end costs the call its time limit; then there is a fresh browser, and the model is told."""
+    browsing = open_browsing(browser={"command_timeout": 3})
+    page = await browsing.open("<title>a</title><button onclick='setTimeout(()=>{for(;;);},0)'>go</button>")
+
+    hung = await browsing.call("click", ref=ref_of(page, "go"))
+    assert "fresh one takes its place" in hung["error"]
+    again = await browsing.call("navigate", url=browsing.site.address)
+
+    assert again["title"] == "a"
+
+
+async def test_a_browser_that_dies_is_replaced(browsing: Browsing) -> None:
+    """After a crash of Chromium the next navigation works, and its result says what happened."""
+    await browsing.open("<title>a</title>")
+    os.kill(browser_of(browsing).leader.pid, signal.SIGKILL)
+
+    lost = await browsing.call("snapshot")
+    assert "died" in lost["error"]
+    again = await browsing.call("navigate", url=browsing.site.address)
+
+    assert again["title"] == "a"
+
+
+async def test_a_page_that_crashes_is_opened_again(browsing: Browsing) -> None:
+    """A crashed renderer leaves a session that still works."""
+    await browsing.open("<title>a</title>")
+    await _crash(browsing)
+
+    answer = await browsing.call("snapshot")
+    assert "crashed" in answer["error"]
+    assert (await browsing.call("navigate", url=browsing.site.address))["title"] == "a"
+
+
+async def _crash(browsing: Browsing) -> None:
+    service: BrowserService = browsing.runtime.services.browser
+    session = service._slots[f"{browsing.session_id}/"].browser
+    assert session is not None
+    tab = session.tabs.current
+    assert tab is not None
+
+    async def crash() -> None:
+        channel = await session.tabs.context.new_cdp_session(tab.page)
+        sending = asyncio.create_task(channel.send("Page.crash"))
+        async with asyncio.timeout(30):
+            while not tab.has_crashed:  # noqa: ASYNC110 - the event of the page sets it
+                await asyncio.sleep(0.01)
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+
+    await service._on_loop(crash())
+
+
+async def test_private_addresses_are_out_of_reach(open_browsing: OpenBrowsing) -> None:
+    """Neither the model, nor a redirect, nor a script, nor a socket reaches them; metadata never."""
+    browsing = open_browsing(security={"allowed_private_hosts": []})
+    port = browsing.site.port
+    for url in (
+        f"http://127.0.0.1:{port}/",
+        f"http://localhost:{port}/",
+        "http://169.254.169.254/latest/meta-data",
+        "file:///etc/passwd",
+        "http://[::1]/",
+        "http://2130706433/",
+        "chrome://version",
+        "javascript:alert(1)",
+    ):
+        assert "error" in await browsing.call("navigate", url=url), url
+    assert browsing.site.requests == []
+
+
+REACHING = """<title>start</title><iframe src='TARGET'></iframe><img src='TARGET'><script>
+document.results = [];
+const tell = text => document.results.push(text);
+fetch('TARGET').then(r => r.text()).then(t => tell('read ' + t), () => tell('refused'));
+const socket = new WebSocket('ws://169.254.169.254/');
+socket.onopen = () => tell('open');
+socket.onerror = () => tell('refused');
+</script>"""
+
+BOTH_RESULTS = """new Promise(done => {
+  const look = () => document.results.length > 1 ? done(document.results) : setTimeout(look, 20);
+  look();
+})"""
+
+
+async def test_pages_cannot_reach_private_addresses(open_browsing: OpenBrowsing, site: Site) -> None:
+    """With one host allowed, its pages get no further: not by redirects, frames, images, fetch or sockets."""
+    browsing = open_browsing(security={"allowed_private_hosts": [f"127.0.0.1:{site.port}"]})
+    target = f"http://localhost:{site.port}/secret"
+    site.pages["/secret"] = html("<title>secret</title>")
+    site.pages["/redirect"] = (302, {"location": target}, b"")
+
+    redirected = await browsing.call("navigate", url=f"{site.address}/redirect")
+    assert "private address" in redirected["error"]
+    page = await browsing.open(REACHING.replace("TARGET", target), "/start")
+
+    assert await browsing.evaluate(BOTH_RESULTS) == ["refused", "refused"]
+    assert not [one for one in site.requests if one.path == "/secret"]
+    assert any("private address" in text for text in page["blocked_requests"])
+
+
+async def test_a_name_that_changes_its_address_gains_nothing() -> None:
+    """The proxy connects to what it checked: a name that turns private meanwhile is refused, not reached."""
+    answers = [["93.184.216.34"], ["127.0.0.1"]]
+
+    async def resolve(host: str, port: int) -> list[str]:
+        return answers.pop(0) if len(answers) > 1 else answers[0]
+
+    rules = AddressRules.from_settings(web_settings())
+    guard = AddressGuard(rules, resolve)
+    assert await guard.resolve("rebind.example", 80) == ("93.184.216.34",)
+    proxy = GuardProxy(guard)
+    address = await proxy.start()
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(address.rpartition(":")[2]))
+        writer.write(b"GET http://rebind.example/ HTTP/1.1\r\nHost: rebind.example\r\n\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+    finally:
+        await proxy.close()
+
+    assert head.startswith(b"HTTP/1.1 403 ")
+    assert "private address" in proxy.refusals[0][1]
+
+
+async def test_each_session_has_its_own_cookies(browsing: Browsing) -> None:
+    """A session and its subagent, which is another session, share nothing."""
+    await browsing.open("<script>document.cookie='mark=1'</script>")
+    other = Browsing(browsing.runtime, browsing.site, browsing.approver)
+
+    await other.call("navigate", url=browsing.site.address + "/other")
+
+    assert await other.evaluate("document.cookie") == ""
+    assert await browsing.evaluate("document.cookie") == "mark=1"
+    await browsing.runtime.services.end_session(other.session_id)
+
+
+async def test_a_named_profile_keeps_cookies(open_browsing: OpenBrowsing) -> None:
+    """The next session with the profile is still logged in."""
+    browsing = open_browsing(browser={"profile": "work"})
+    await browsing.open("<script>document.cookie='mark=1;max-age=9999'</script>")
+    await browsing.runtime.services.end_session(browsing.session_id)
+    later = Browsing(browsing.runtime, browsing.site, browsing.approver)
+
+    await later.call("navigate", url=browsing.site.address)
+
+    assert await later.evaluate("document.cookie") == "mark=1"
+
+
+async def test_an_unused_browser_is_closed_and_the_model_is_told(open_browsing: OpenBrowsing) -> None:
+    """After the time without use; a call that runs longer than that is not disturbed."""
+    browsing = open_browsing(browser={"inactivity_timeout": 0.3})
+    await browsing.open("<title>a</title>")
+    assert await browsing.evaluate("new Promise(done => setTimeout(() => done(7), 900))") == 7
+    pid = browser_of(browsing).leader.pid
+
+    await until(lambda: identity_of(pid) is None)
+
+    assert "without use" in (await browsing.call("snapshot"))["error"]
+    assert (await browsing.call("navigate", url=browsing.site.address))["title"] == "a"
+
+
+async def test_a_remote_browser_over_cdp(open_browsing: OpenBrowsing, tmp_path: Path) -> None:
+    """A browser by its address is used, and not ended."""
+    arguments = ["chromium", "--headless", "--no-sandbox", "--remote-debugging-port=0", "--no-first-run"]
+    arguments += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+    profile = tmp_path / "profile"
+    process = subprocess.Popen([*arguments, f"--user-data-dir={profile}"], stderr=subprocess.DEVNULL)
+    try:
+        port_file = profile / "DevToolsActivePort"
+        await until(lambda: port_file.exists() and "\n" in port_file.read_text())
+        port = port_file.read_text().split()[0]
+        browsing = open_browsing(browser={"cdp_url": f"http://127.0.0.1:{port}"})
+
+        page = await browsing.open("<title>far</title><button onclick='document.title=1'>b</button>")
+        assert page["title"] == "far"
+        assert (await browsing.call("click", ref=ref_of(page, "button")))["title"] == "1"
+        await browsing.runtime.services.end_session(browsing.session_id)
+
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+
+
+PROGRAM = """
+import asyncio, json, sys
+from pathlib import Path
+from toolcrib.registry.default import registry
+from toolcrib.registry.registry import ToolRegistry
+from toolcrib.testing import isolated_runtime
+import toolcrib.tools.browser
+
+async def main():
+    config = json.dumps({"security": {"allow_private_urls": True}})
+    with isolated_runtime(Path(sys.argv[1]), config, registry=ToolRegistry(parent=registry)) as runtime:
+        await runtime.call("browser_navigate", {"url": sys.argv[2]})
+        (slot,) = runtime.services.browser._slots.values()
+        print(slot.browser.browser.leader.pid, slot.browser.browser.command_id, flush=True)
+        await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+async def test_killing_toolcrib_leaves_no_browser(tmp_path: Path, browsing: Browsing) -> None:
+    """Even `kill -9` of our process ends Chromium, with all its processes."""
+    browsing.site.pages["/"] = html("<title>a</title>")
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "killed"), browsing.site.address],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert program.stdout is not None
+    line = await asyncio.to_thread(program.stdout.readline)
+    leader, command_id = line.split()
+    program.kill()
+    program.wait()
+    program.stdout.close()
+
+    await until(lambda: not processes_of(command_id, None))
+    assert identity_of(int(leader)) is None
+
+
+async def test_the_next_start_ends_what_was_left(open_browsing: OpenBrowsing, tmp_path: Path) -> None:
+    """A browser on record whose owner is dead is ended by the ledger, and its profile removed."""
+    browsing = open_browsing()
+    folder = tmp_path / "left"
+    folder.mkdir()
+    environ = {**os.environ, "TOOLCRIB_COMMAND_ID": "browser-left"}
+    process = subprocess.Popen(["sleep", "600"], env=environ, start_new_session=True)
+    ledger = browsing.runtime.settings.home.processes_dir / "browsers" / "environments"
+    ledger.mkdir(parents=True)
+    entry = {
+        "address": {"command_id": "browser-left", "temporary": str(folder)},
+        "owner": {"pid": 2**22 - 7, "started": "gone:1"},
+    }
+    (ledger / "left.json").write_text(json.dumps(entry))
+
+    await browsing.open("<title>a</title>")
+
+    assert await asyncio.to_thread(process.wait, 30) != 0
+    assert not folder.exists()
+
+
+async def test_fifty_sessions_leave_nothing(open_browsing: OpenBrowsing) -> None:
+    """One session after another: each ends its Chromium and its profile."""
+    browsing = open_browsing()
+    browsing.site.pages["/"] = html("<title>a</title>")
+    pids = []
+    for _ in range(50):
+        session = Browsing(browsing.runtime, browsing.site, browsing.approver)
+        assert (await session.call("navigate", url=browsing.site.address))["title"] == "a"
+        chromium = browser_of(session)
+        pids.append((chromium.leader.pid, chromium.address["temporary"]))
+        await session.runtime.services.end_session(session.session_id)
+
+    alive = set(chromium_processes())
+    assert not alive & {pid for pid, _ in pids}
+    assert not [folder for _, folder in pids if Path(folder).exists()]
