@@ -77,7 +77,8 @@ def readers_below(pid: int, *, on_terminal: bool) -> tuple[str, ...]:
         waiting += below
         if not in_front and (not foreground or fields[GROUP_FIELD] == foreground):
             found[_command_line(process)] = None
-    return tuple(filter(None, found))
+    # A copy of the process itself has not become another program yet.
+    return tuple(found.keys() - {"", _command_line(pid)})
 
 
 def _children(pid: int) -> list[int]:

@@ -167,4 +167,5 @@ def test_hooks_in_the_folder_that_the_settings_name_are_guarded(runtime: Runtime
     answer = run(runtime, "echo touch x >> .hooks/pre-commit; echo y > .hooks/post-commit")
     assert (work / ".hooks" / "pre-commit").read_text() == "#!/bin/sh\n"
     assert not (work / ".hooks" / "post-commit").exists()
+    assert (work / ".hooks" / "post-commit.of-script-1").read_text() == "y\n"
     assert ".hooks/pre-commit" in answer["note"]

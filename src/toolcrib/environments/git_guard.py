@@ -181,6 +181,9 @@ class GitGuard:
         for path in sorted({*before.files, *files}):
             earlier, later = before.files.get(path), files.get(path)
             if earlier != later and not _starts_the_same(path, earlier, later):
+                if later is not None and not path.is_relative_to(before.path):
+                    # A file of the work tree is somebody's work, so it is not deleted.
+                    self._set_aside(path)
                 self._restore_file(path, earlier)
                 yield self._shown(path)
 
