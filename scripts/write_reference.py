@@ -51,6 +51,7 @@ OWN_VARIABLES = {
     "TOOLCRIB_HOME": "The folder that holds everything of one user; `~/.toolcrib` where unset.",
     "TOOLCRIB_MODEL_DIR": "The folder for the weights of embedded models; `~/.cache/toolcrib/models` where unset.",
     "TOOLCRIB_SAFE_MODE": "`1` loads no plugins at all.",
+    "TOOLCRIB_SERVE_TOKEN": "The owner's token for `toolcrib serve`, instead of the one in the home.",
     "TOOLCRIB_ENABLE_PROJECT_PLUGINS": "`1` also looks for plugins in the project folder, like `plugins.project`.",
     "TOOLCRIB_YOLO": "`1` asks no questions in this process; what is always denied stays denied.",
     "TOOLCRIB_COMMAND_ID": "Set for the processes of a command, which are found by it wherever they hide.",

@@ -462,7 +462,7 @@ EXTRACTS: list[tuple[str, str, str, Any]] = [
 @pytest.fixture
 def all_public(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server on loopback counts as public."""
-    monkeypatch.setattr(guard, "address_kind", lambda _: "public")
+    monkeypatch.setattr(guard, "_literal_kind", lambda text: "public" if text[0].isdigit() else None)
 
 
 @pytest.mark.usefixtures("all_public")

@@ -17,6 +17,7 @@ from toolcrib.approval.shell.rules.base import SPECS, CommandCall
 from toolcrib.approval.shell.runner import CommandLocation, Runner
 from toolcrib.approval.shell.state import ShellState
 from toolcrib.core.git_metadata import EXECUTED_PATH
+from toolcrib.core.own_commands import OWN_PROGRAMS, kind_of
 
 READERS = name_set(
     # They print, compare, count or look for something.
@@ -148,7 +149,7 @@ def written_words(call: CommandCall) -> Iterator[ExpandedWord]:
         return
     elif program in INTERPRETERS:
         yield from after_script(call)
-    else:
+    elif program not in OWN_PROGRAMS or kind_of([word.text for word in call.words]) != "reads":
         yield from others(words)
 
 
