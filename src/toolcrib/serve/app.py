@@ -23,7 +23,7 @@ from toolcrib.core.errors import UsageError
 from toolcrib.core.models import Provider
 from toolcrib.http_server import LOOPBACK_NAMES, OwnAddresses, ServerOptions, error_response, serve_app
 from toolcrib.registry.registry import ToolRegistry
-from toolcrib.serve.guard import BodyTooLarge, GuardMiddleware, ServeGuard
+from toolcrib.serve.guard import BodyTooLarge, BodyTooSlow, GuardMiddleware, ServeGuard
 from toolcrib.serve.native_api import NativeApi, handled_errors
 from toolcrib.serve.openai_api import OpenAIApi
 from toolcrib.serve.questions import PLATFORM, PendingQuestions
@@ -76,7 +76,7 @@ class AgentServer:
         routes = [
             Route("/health", self._health, methods=["GET"]),
             *OpenAIApi(self.host, self.runs, self.questions).routes(),
-            *ResponsesApi(self.host, self.runs).routes(),
+            *ResponsesApi(self.host, self.runs, self.questions).routes(),
             *NativeApi(self.host, self.runs, self.questions).routes(),
         ]
         inner = Starlette(
@@ -86,6 +86,7 @@ class AgentServer:
                 **handled_errors(),
                 HTTPException: _http_error,
                 BodyTooLarge: lambda *_: error_response(413, "the request is too large"),
+                BodyTooSlow: lambda *_: error_response(408, "the request took too long to arrive"),
             },
         )
         serve = self.settings.serve

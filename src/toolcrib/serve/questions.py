@@ -180,16 +180,20 @@ class PendingQuestions(GatewayApprover):
     def open(self, session_id: str | None = None) -> list[OpenQuestion]:
         """The open questions of the server's sessions, oldest first, including approvals from before a restart."""
         pending = self.pending(session_id)
-        approvals = [self._as_question(request) for request in pending if self._is_served(request.session_key)]
+        approvals = [self._as_question(request) for request in pending if self._is_ours(request.session_key)]
         others = [one for one in self._questions.values() if session_id in (None, one.session_id)]
         return sorted([*approvals, *others], key=lambda one: one.asked_at)
 
-    def _is_served(self, session_id: str) -> bool:
-        """Whether a session, or the one that started it, belongs to a server; others have their own front end."""
+    def is_served(self, session_id: str) -> bool:
+        """Whether a server opened a session, or the one that started it."""
         try:
             return self._sessions.lineage(session_id)[0].source == PLATFORM
         except SessionError:
             return False
+
+    def _is_ours(self, session_id: str) -> bool:
+        """Whether we ask for a session: one that a server opened or works on; others have their own front end."""
+        return self.is_served(session_id) or self._watcher_of(session_id) is not None
 
     def find(self, id_or_code: str) -> OpenQuestion:
         """The open question with this id or code; raises UnknownQuestion."""
