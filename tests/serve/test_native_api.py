@@ -166,6 +166,18 @@ async def test_open_approvals_survive_a_restart(home: Path) -> None:
     assert served.removed == again.removed == []
 
 
+async def test_an_unanswered_approval_is_denied(home: Path) -> None:
+    """The model reads how long the server waited; the run goes on."""
+    config = CONFIG + "  approval_timeout: 0.2\n"
+    async with serving(home, [calls("remove", {"path": "x"}), "ok"], config=config) as served, served.http() as http:
+        run = await start(http)
+        events = await follow(http, run["id"])
+
+    assert served.removed == []
+    assert "within 0.2 seconds" in served.model.requests[-1].messages[-1].text
+    assert events[-1][1]["result"]["answer"] == "ok"
+
+
 async def test_limits_on_runs_and_cost(home: Path) -> None:
     """Beyond the limit a run is refused with 429, and nothing starts."""
     config = CONFIG + "  limits: {max_runs: 1}\n"

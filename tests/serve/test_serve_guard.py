@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import stat
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx2
@@ -188,6 +189,24 @@ def test_the_owners_token_is_made_once_and_private(home: Path) -> None:
     assert TokenStore(Home(home)).owner_token() == token
     assert len(token) >= 32
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_tokens_created_at_the_same_time_are_all_kept(home: Path) -> None:
+    """Processes that create tokens side by side do not overwrite each other's."""
+    names = [f"t{n}" for n in range(12)]
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda name: TokenStore(Home(home)).create(name, ["chat"]), names))
+        owners = set(pool.map(lambda _: TokenStore(Home(home)).owner_token(), names))
+
+    assert sorted(TokenStore(Home(home)).others()) == sorted(names)
+    assert len(owners) == 1
+
+
+def test_a_token_needs_a_printable_name(home: Path) -> None:
+    """The name is written to the access log."""
+    for name in ("", " ", "a\nowner GET /"):
+        with pytest.raises(TokenError, match="needs a name"):
+            TokenStore(Home(home)).create(name, ["chat"])
 
 
 @pytest.mark.parametrize("token", ["short", "change-me-change-me-change-me-change-me", "a" * 40, "x y" * 20, "ä" * 40])
