@@ -191,7 +191,7 @@ async def test_limits_on_runs_and_cost(home: Path) -> None:
 
 
 async def test_a_run_can_be_stopped_and_steered(home: Path) -> None:
-    """Stop ends the run; steering an ended one is refused."""
+    """Stop ends the run and closes its question; steering an ended one is refused."""
     async with serving(home, [calls("remove", {"path": "x"}), "ok"]) as served, served.http() as http:
         run = await start(http)
         await waiting(served, http)
@@ -201,6 +201,7 @@ async def test_a_run_can_be_stopped_and_steered(home: Path) -> None:
         late = await http.post(f"/api/runs/{run['id']}/steer", json={"text": "hurry"})
 
     assert (steered.status_code, stopped.status_code, late.status_code) == (202, 202, 409)
+    assert "question_answered" in [event["event"] for _, event in events]
     assert events[-1][1]["result"]["outcome"] == "interrupted"
 
 

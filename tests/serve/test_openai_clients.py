@@ -72,6 +72,24 @@ async def test_a_history_continues_its_session(home: Path) -> None:
     assert [message.text for message in served.model.requests[2].messages] == ["a", "b", "hello"]
 
 
+async def test_a_history_of_responses_continues_its_session(home: Path) -> None:
+    """A client of the Responses API that sends the output items back, or the text alone, goes on in the session."""
+    steps = [says("I'll look. ", call("echo", {"text": "42"})), "It is 42.", "second", "third"]
+    async with serving(home, steps) as served:
+        client, question = served.openai, {"role": "user", "content": "hello"}
+        create = client.responses.with_raw_response.create
+        first = await create(model="m", input="hello")
+        items = [item.to_dict() for item in first.parse().output]
+        second = await create(model="m", input=[question, *items, {"role": "user", "content": "and?"}])
+        text = {"role": "assistant", "content": first.parse().output_text}
+        third = await create(model="m", input=[question, text, {"role": "user", "content": "or?"}])
+
+    ids = [one.headers["x-toolcrib-session-id"] for one in (first, second, third)]
+    assert ids[0] == ids[1] != ids[2]
+    for request in served.model.requests[2:]:
+        assert "42" in [message.text for message in request.messages]
+
+
 async def test_an_edited_message_goes_on_from_before_it(home: Path) -> None:
     """A client that takes its last question back gets a branch: the model does not see what was taken back."""
     async with serving(home, ["first", "second", "third"]) as served:

@@ -116,6 +116,16 @@ async def test_a_chat_token_reaches_no_sessions_of_the_terminal(home: Path) -> N
     assert left.title == ""
 
 
+async def test_unreadable_tokens_are_no_fault_of_the_request(home: Path) -> None:
+    """The client learns that the server has a problem, and not where its files are."""
+    async with serving(home) as served, served.http("x" * 40) as http:
+        (home / "serve" / "tokens.json").write_text("{")
+        response = await http.get("/api/sessions")
+
+    assert response.status_code == 503
+    assert str(home) not in response.text
+
+
 async def test_log_entries_cannot_be_forged(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A line break in a path stays encoded, and the query is left out."""
     with caplog.at_level("INFO", "toolcrib.serve.access"):

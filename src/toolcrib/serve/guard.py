@@ -15,8 +15,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolcrib.http_server import OwnAddresses, bearer_token, error_response, host_name, unauthorised
-from toolcrib.serve.tokens import Identity, TokenScope, TokenStore
+from toolcrib.serve.tokens import Identity, TokenError, TokenScope, TokenStore
 
+logger = logging.getLogger(__name__)
 access_log = logging.getLogger("toolcrib.serve.access")
 
 IDENTITY = "toolcrib.identity"
@@ -117,7 +118,11 @@ class GuardMiddleware:
         refusal = refusal or self._refused_sender(headers, method)
         if refusal is not None:
             return refusal, None
-        identity = guard.tokens.identify(bearer_token(headers))
+        try:
+            identity = guard.tokens.identify(bearer_token(headers))
+        except (TokenError, OSError):
+            logger.exception("cannot read the tokens")
+            return error_response(503, "the server cannot read its tokens; its log says why"), None
         if identity is None:
             if self._failures.is_full():
                 return error_response(

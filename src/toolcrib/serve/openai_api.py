@@ -151,13 +151,18 @@ def settle(questions: PendingQuestions, found: OpenQuestion, word: str, text: st
 
 def session_of_history(store: SessionStore, runs: RunManager, asked: AgentQuestion, token_name: str) -> str:
     """The session of the conversation that a client remembers; a new one with its messages, if we do not know it."""
-    known = runs.store.session_for(digest_of(token_name, asked.visible))
+    known = runs.store.session_for(digest_of(token_name, asked.before()))
     session_id = runs.continued(*known) if known is not None else None
     if session_id is not None:
         return session_id
     session = store.create(source=PLATFORM)
     store.append_many(session.id, asked.history)
     return session.id
+
+
+def remember(runs: RunManager, run: Run, asked: AgentQuestion, answer: str, token_name: str) -> None:
+    """Recognise a conversation by what its client saw of it."""
+    runs.store.remember_transcript(digest_of(token_name, asked.after(answer)), run.session_id, run.id)
 
 
 def event_stream(
@@ -279,10 +284,7 @@ class ChatAnswer:
         try:
             yield
         finally:
-            asked = (self._asked.question.role, " ".join(self._asked.question.text.split()))
-            said = ("assistant", " ".join("".join(self._said).split()))
-            digest = digest_of(self._token_name, [*self._asked.visible, asked, said])
-            self._runs.store.remember_transcript(digest, self._run.session_id, self._run.id)
+            remember(self._runs, self._run, self._asked, "".join(self._said), self._token_name)
 
     def _shown(self, one: LoggedRunEvent) -> tuple[str, dict[str, Any] | None]:
         """The text that an event adds to the answer, and what it means for clients that know us."""

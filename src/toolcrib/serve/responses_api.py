@@ -26,6 +26,7 @@ from toolcrib.serve.openai_api import (
     event_stream,
     question_text,
     refused,
+    remember,
     session_of_history,
     while_connected,
     with_pings,
@@ -60,7 +61,7 @@ class ResponsesApi:
             run, after = self._run_for(request, body, asked)
         except (msgspec.MsgspecError, RecursionError, ToolcribError) as error:
             return refused(error)
-        answer = ResponseAnswer(self._host, self._runs, run, body)
+        answer = ResponseAnswer(self._host, self._runs, run, body, asked, identity_of(request.scope).name)
         headers = {SESSION_HEADER: run.session_id}
         if body.stream:
             return event_stream(self._runs, answer.stream(after), headers)
@@ -104,11 +105,21 @@ class ResponsesApi:
 class ResponseAnswer:
     """One answer: a message, and the calls of our own tools as completed items."""
 
-    def __init__(self, host: AgentHost, runs: RunManager, run: Run, body: ResponsesRequest) -> None:
+    def __init__(
+        self,
+        host: AgentHost,
+        runs: RunManager,
+        run: Run,
+        body: ResponsesRequest,
+        asked: AgentQuestion,
+        token_name: str,
+    ) -> None:
         self._host = host
         self._runs = runs
         self._run = run
         self._body = body
+        self._asked = asked
+        self._token_name = token_name
         self._id = f"resp_{secrets.token_hex(16)}"
         self._created = int(runs.store.clock())
         self._items: list[JsonObject] = []
@@ -152,6 +163,8 @@ class ResponseAnswer:
         if result is not None and (result.outcome == "failed" or result.is_incomplete):
             state = "failed" if result.outcome == "failed" else "incomplete"
         response = self._response(state, result)
+        said = [item["content"][0]["text"] for item in self._items if item["type"] == "message"]
+        remember(self._runs, self._run, self._asked, "".join(said), self._token_name)
         if self._body.store is not False:
             session_id = self._run.session_id
             stored = StoredResponse(

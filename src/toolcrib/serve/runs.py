@@ -31,6 +31,7 @@ GATHER_SECONDS = 0.03
 WRITE_SECONDS = 0.1
 """How often new events are written to the database."""
 STOP_SECONDS = 15.0
+CANCEL_SECONDS = 2.0
 LOST = "the server stopped while this run was working; ask again to go on"
 
 LoggedEvent = AnyEvent | QuestionEvent
@@ -336,8 +337,12 @@ class RunManager:
             run.agent.interrupt("the server is stopping")
         if self._tasks:
             await asyncio.wait(list(self._tasks.values()), timeout=STOP_SECONDS)
-        for task in list(self._tasks.values()):
+        left = list(self._tasks.values())
+        for task in left:
             task.cancel()
+        if left:
+            # They still write how they ended.
+            await asyncio.wait(left, timeout=CANCEL_SECONDS)
 
     async def close(self) -> None:
         """Stop, and write what is left."""
