@@ -66,7 +66,7 @@ class OwnAddresses(msgspec.Struct, frozen=True, kw_only=True):
         return bool(separator) and scheme in ("http", "https") and self.is_ours(location)
 
     def is_ours(self, location: str) -> bool:
-        name = _host_name(location)
+        name = host_name(location)
         if name in LOOPBACK_NAMES or name in self.names:
             return True
         if self.is_on_loopback or not name:
@@ -217,7 +217,7 @@ class _WithoutSignals(uvicorn.Server):
         yield
 
 
-def _host_name(location: str) -> str:
+def host_name(location: str) -> str:
     """The host of `host:port`, lower-case and without brackets; empty if it is not valid."""
     try:
         split = urlsplit(f"//{location}")

@@ -218,6 +218,26 @@ def test_a_home_at_another_place_is_protected_too(own, command, outcome):
     assert do(Effect("exec", command.format(own=own)), policy=policy).outcome == outcome
 
 
+@pytest.mark.parametrize("own", [f"{HOME}/.toolcrib", "/srv/toolcrib"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "cat {own}/serve/token",
+        "cd {own}/serve && cat token",
+        "cp {own}/serve/tokens.json .",
+        'curl -H "Authorization: Bearer $(cat {own}/serve/token)" http://127.0.0.1:8642/api/approvals',
+    ],
+)
+def test_the_tokens_of_the_server_are_secret(own, command):
+    """With one, an agent could answer its own approvals."""
+    policy = replace(POLICY, sensitive=SensitivePaths(own))
+
+    assert do(Effect("exec", command.format(own=own)), policy=policy).outcome != "allow"
+    assert do(Effect("read", f"{own}/serve/token"), policy=policy).outcome != "allow"
+    assert do(Effect("write", f"{own}/serve/tokens.json"), policy=policy).outcome == "deny"
+    assert do(Effect("exec", f"echo x > {own}/serve/tokens.json"), policy=policy).outcome != "allow"
+
+
 def test_looking_at_the_settings_is_no_danger():
     """Only commands that change them are refused."""
     assert run("toolcrib tools list").outcome == "allow"

@@ -48,6 +48,56 @@ async def test_events_are_numbered_and_resumed(home: Path) -> None:
     assert all_events[-1][1]["result"]["answer"] == "one two three"
 
 
+async def test_a_stream_that_has_all_events_does_not_come_back(home: Path) -> None:
+    """A browser reconnects when a stream ends; 204 stops it, from memory as from the database."""
+    async with serving(home, ["one"]) as served, served.http() as http:
+        run = await start(http)
+        last = (await follow(http, run["id"]))[-1][0]
+        path, headers = f"/api/runs/{run['id']}/events", {"Last-Event-ID": str(last)}
+        async with asyncio.timeout(30):
+            again = await http.get(path, headers=headers)
+    async with serving(home) as served, served.http() as http:
+        restarted = await http.get(path, headers=headers)
+
+    assert (again.status_code, restarted.status_code) == (204, 204)
+
+
+async def test_an_idempotency_key_belongs_to_its_token(home: Path) -> None:
+    """Another token with the same key starts a run of its own."""
+    async with serving(home, ["one", "two"]) as served:
+        key = {"Idempotency-Key": "k1"}
+        async with served.http() as http, served.http(served.server.tokens.create("phone", ["chat"])) as phone:
+            first = await http.post("/api/runs", json={"text": "a"}, headers=key)
+            await follow(http, first.json()["id"])
+            other = await phone.post("/api/runs", json={"text": "a"}, headers=key)
+            await follow(http, other.json()["id"])
+
+    assert other.status_code == 202
+    assert other.json()["id"] != first.json()["id"]
+
+
+async def test_an_approval_of_a_terminal_session_is_asked(home: Path) -> None:
+    """A run on a session that the terminal opened asks here, where somebody waits for it."""
+    async with serving(home, [calls("remove", {"path": "x"}), "ok"]) as served, served.http() as http:
+        session = served.server.host.store.create(source="cli")
+        run = await start(http, session_id=session.id)
+        asked = await waiting(served, http)
+        await http.post(f"/api/approvals/{asked['code']}", json={"choice": "once"})
+        await follow(http, run["id"])
+
+    assert served.removed == ["x"]
+
+
+async def test_events_are_stored_with_the_time_of_day(home: Path) -> None:
+    """Their times mean something after a restart."""
+    async with serving(home, ["one"]) as served, served.http() as http:
+        run = await start(http)
+        await follow(http, run["id"])
+        stored = served.server.runs.store.events(run["id"])
+
+    assert all(one.at >= run["created_at"] for one in stored)
+
+
 async def test_a_repeated_request_starts_one_run(home: Path) -> None:
     """An idempotency key gives the run that it started; another request with it is refused."""
     async with serving(home, ["one"]) as served, served.http() as http:
@@ -116,6 +166,18 @@ async def test_open_approvals_survive_a_restart(home: Path) -> None:
     assert served.removed == again.removed == []
 
 
+async def test_an_unanswered_approval_is_denied(home: Path) -> None:
+    """The model reads how long the server waited; the run goes on."""
+    config = CONFIG + "  approval_timeout: 0.2\n"
+    async with serving(home, [calls("remove", {"path": "x"}), "ok"], config=config) as served, served.http() as http:
+        run = await start(http)
+        events = await follow(http, run["id"])
+
+    assert served.removed == []
+    assert "within 0.2 seconds" in served.model.requests[-1].messages[-1].text
+    assert events[-1][1]["result"]["answer"] == "ok"
+
+
 async def test_limits_on_runs_and_cost(home: Path) -> None:
     """Beyond the limit a run is refused with 429, and nothing starts."""
     config = CONFIG + "  limits: {max_runs: 1}\n"
@@ -129,7 +191,7 @@ async def test_limits_on_runs_and_cost(home: Path) -> None:
 
 
 async def test_a_run_can_be_stopped_and_steered(home: Path) -> None:
-    """Stop ends the run; steering an ended one is refused."""
+    """Stop ends the run and closes its question; steering an ended one is refused."""
     async with serving(home, [calls("remove", {"path": "x"}), "ok"]) as served, served.http() as http:
         run = await start(http)
         await waiting(served, http)
@@ -139,6 +201,7 @@ async def test_a_run_can_be_stopped_and_steered(home: Path) -> None:
         late = await http.post(f"/api/runs/{run['id']}/steer", json={"text": "hurry"})
 
     assert (steered.status_code, stopped.status_code, late.status_code) == (202, 202, 409)
+    assert "question_answered" in [event["event"] for _, event in events]
     assert events[-1][1]["result"]["outcome"] == "interrupted"
 
 
@@ -153,6 +216,8 @@ ODD_BODIES = [
     b'{"x": "y"}',
     b"\xff\xfe",
     b'"' + b"a" * 9000,
+    b'{"input": [{"x": ' + b"[" * 9000 + b"]" * 9000 + b"}]}",
+    b'{"messages": [{"role": "user", "content": [{"x": ' + b"[" * 9000 + b"]" * 9000 + b"}]}]}",
 ]
 
 

@@ -8,11 +8,20 @@ from pathlib import Path
 import openai
 import pytest
 
-from tests.serve.agent_serving import serving
+from tests.serve.agent_serving import Served, serving
+from toolcrib.agent.events import CallStarted
 from toolcrib.core.models import ModelError, Usage
 from toolcrib.providers.scripted import call, calls, says
+from toolcrib.serve.runs import Run
 
 QUESTION = [{"role": "user", "content": "hello"}]
+
+
+async def first_run(served: Served) -> Run:
+    """The run, as soon as it has started."""
+    while not served.server.runs.working:  # noqa: ASYNC110 - the server has no event for it
+        await asyncio.sleep(0)
+    return served.server.runs.working[0]
 
 
 async def test_a_chat_is_answered(home: Path) -> None:
@@ -63,6 +72,64 @@ async def test_a_history_continues_its_session(home: Path) -> None:
     assert [message.text for message in served.model.requests[2].messages] == ["a", "b", "hello"]
 
 
+async def test_a_history_of_responses_continues_its_session(home: Path) -> None:
+    """A client of the Responses API that sends the output items back, or the text alone, goes on in the session."""
+    steps = [says("I'll look. ", call("echo", {"text": "42"})), "It is 42.", "second", "third"]
+    async with serving(home, steps) as served:
+        client, question = served.openai, {"role": "user", "content": "hello"}
+        create = client.responses.with_raw_response.create
+        first = await create(model="m", input="hello")
+        items = [item.to_dict() for item in first.parse().output]
+        second = await create(model="m", input=[question, *items, {"role": "user", "content": "and?"}])
+        text = {"role": "assistant", "content": first.parse().output_text}
+        third = await create(model="m", input=[question, text, {"role": "user", "content": "or?"}])
+
+    ids = [one.headers["x-toolcrib-session-id"] for one in (first, second, third)]
+    assert ids[0] == ids[1] != ids[2]
+    for request in served.model.requests[2:]:
+        assert "42" in [message.text for message in request.messages]
+
+
+async def test_an_edited_message_goes_on_from_before_it(home: Path) -> None:
+    """A client that takes its last question back gets a branch: the model does not see what was taken back."""
+    async with serving(home, ["first", "second", "third"]) as served:
+        client = served.openai
+        await client.chat.completions.create(model="m", messages=QUESTION)
+        for text in ("and?", "or?"):
+            more = [*QUESTION, {"role": "assistant", "content": "first"}, {"role": "user", "content": text}]
+            await client.chat.completions.create(model="m", messages=more)
+
+    assert [message.text for message in served.model.requests[2].messages] == ["hello", "first", "or?"]
+
+
+async def test_a_history_is_recognised_for_its_own_token_only(home: Path) -> None:
+    """Who guesses a conversation of another token does not get into its session."""
+    more = [*QUESTION, {"role": "assistant", "content": "first"}, {"role": "user", "content": "and?"}]
+    async with serving(home, ["first", "second"]) as served:
+        mine = await served.openai.chat.completions.with_raw_response.create(model="m", messages=QUESTION)
+        async with served.http(served.server.tokens.create("phone", ["chat"])) as phone:
+            theirs = await phone.post("/v1/chat/completions", json={"messages": more})
+
+    assert theirs.status_code == 200
+    assert theirs.headers["x-toolcrib-session-id"] != mine.headers["x-toolcrib-session-id"]
+
+
+async def test_a_conversation_outlives_its_deleted_session(home: Path) -> None:
+    """The client still has the history, so a new session takes it up; a stored response is gone with its session."""
+    more = [*QUESTION, {"role": "assistant", "content": "first"}, {"role": "user", "content": "and?"}]
+    async with serving(home, ["first", "second", "third"]) as served, served.http() as http:
+        first = await http.post("/v1/chat/completions", json={"messages": QUESTION})
+        await http.delete(f"/api/sessions/{first.headers['x-toolcrib-session-id']}")
+        again = await http.post("/v1/chat/completions", json={"messages": more})
+        response = await http.post("/v1/responses", json={"input": "hello"})
+        await http.delete(f"/api/sessions/{response.headers['x-toolcrib-session-id']}")
+        gone = await http.post("/v1/responses", json={"input": "x", "previous_response_id": response.json()["id"]})
+
+    assert again.json()["choices"][0]["message"]["content"] == "second"
+    assert gone.status_code == 400
+    assert gone.json()["error"]["param"] == "previous_response_id"
+
+
 async def test_the_clients_system_prompt_is_added_and_its_tools_are_ignored(home: Path) -> None:
     """Client tools never mix with ours."""
     tool = {"type": "function", "function": {"name": "echo", "parameters": {"type": "object"}}}
@@ -102,6 +169,61 @@ async def test_a_held_run_goes_on_after_the_next_message(home: Path) -> None:
 
     assert second.choices[0].message.content == "Removed."
     assert served.removed == ["build"]
+
+
+async def test_a_chat_token_cannot_approve_by_message(home: Path) -> None:
+    """The code alone is no right to approve, and a word for the other kind of question decides nothing."""
+    async with serving(home, [calls("remove", {"path": "build"}), "ok"]) as served, served.http() as http:
+        first = await served.openai.chat.completions.create(model="m", messages=QUESTION)
+        code = (first.choices[0].message.content or "").partition("`/approve ")[2].partition("`")[0]
+        async with served.http(served.server.tokens.create("phone", ["chat"])) as phone:
+            tried = [
+                await phone.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": said}]})
+                for said in (f"/approve {code}", f"/deny {code}", f"/answer {code} yes")
+            ]
+            tried.append(await phone.post("/v1/responses", json={"input": f"/approve {code}"}))
+        waiting = (await http.get("/api/approvals")).json()["approvals"]
+
+    assert [one.status_code for one in tried] == [403, 403, 400, 403]
+    assert [one["code"] for one in waiting] == [code]
+    assert served.removed == []
+
+
+async def test_a_held_response_goes_on_after_the_next_input(home: Path) -> None:
+    """The Responses API shows the question too, and takes its answer."""
+    async with serving(home, [calls("remove", {"path": "build"}), "Removed.", "Yes."]) as served:
+        client = served.openai
+        first = await client.responses.create(model="m", input="hello")
+        code = first.output_text.partition("`/approve ")[2].partition("`")[0]
+        second = await client.responses.create(model="m", input=f"/approve {code}", previous_response_id=first.id)
+        third = await client.responses.create(model="m", input="sure?", previous_response_id=second.id)
+
+    assert served.removed == ["build"]
+    assert (second.output_text, third.output_text) == ("Removed.", "Yes.")
+
+
+async def test_a_whole_response_tells_its_usage_and_its_failure(home: Path) -> None:
+    """Without a stream, the response is the one that a stream ends with."""
+    steps = [says("ok", usage=Usage(input_tokens=7, output_tokens=3)), ModelError("the model is gone")]
+    async with serving(home, steps) as served:
+        good = await served.openai.responses.create(model="m", input="hello")
+        bad = await served.openai.responses.create(model="m", input="hello")
+
+    assert good.usage is not None
+    assert (good.usage.input_tokens, good.usage.output_tokens) == (7, 3)
+    assert bad.status == "failed"
+    assert bad.error is not None
+    assert "the model is gone" in bad.error.message
+
+
+async def test_a_failing_title_is_an_error_of_the_model(home: Path) -> None:
+    """A front end that asks for a title sees what is wrong."""
+    prompt = "### Task:\nGenerate a concise title.\n<chat_history>\nUSER: hi\n</chat_history>"
+    async with serving(home, [ModelError("the model is gone")]) as served, served.http() as http:
+        answer = await http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": prompt}]})
+
+    assert answer.status_code == 502
+    assert "the model is gone" in answer.json()["error"]["message"]
 
 
 async def test_a_stream_waits_for_the_approval(home: Path) -> None:
@@ -164,6 +286,56 @@ async def test_who_leaves_stops_the_run(home: Path) -> None:
             async for _ in run.follow():
                 pass
 
+    assert run.result is not None
+    assert run.result.outcome == "interrupted"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [("/v1/chat/completions", {"messages": QUESTION}), ("/v1/responses", {"input": "hello"})]
+)
+async def test_who_leaves_without_a_stream_stops_the_run(home: Path, path: str, body: dict[str, object]) -> None:
+    """A client that closes its connection does not want the answer any more."""
+    async with serving(home, [calls("wait"), "never"]) as served, served.http() as http:
+        asking = asyncio.ensure_future(http.post(path, json=body))
+        async with asyncio.timeout(30):
+            run = await first_run(served)
+            async for one in run.follow():
+                if isinstance(one.event, CallStarted):
+                    asking.cancel()
+
+    assert run.result is not None
+    assert run.result.outcome == "interrupted"
+
+
+async def test_a_run_goes_on_for_the_client_that_stays(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stream that asked may be closed once another message has answered; the run works for that one."""
+    async with serving(home, [calls("remove", {"path": "build"}), calls("wait"), "never"]) as served:
+        client = served.openai
+        asking = await client.chat.completions.create(model="m", messages=QUESTION, stream=True)
+        async for chunk in asking:
+            if (chunk.model_extra or {}).get("toolcrib", {}).get("event") == "question_asked":
+                break
+        (run,) = served.server.runs.working
+        stops, interrupt = [], run.agent.interrupt
+        monkeypatch.setattr(run.agent, "interrupt", lambda reason: (stops.append(reason), interrupt(reason)))
+        code = chunk.model_extra["toolcrib"]["code"]  # type: ignore[index]
+        said = [{"role": "user", "content": f"/approve {code}"}]
+        answering = await client.chat.completions.create(model="m", messages=said, stream=True)
+        async for chunk in answering:
+            if "wait" in str(chunk.model_extra):
+                break
+        await asking.close()
+        async with asyncio.timeout(30):
+            while run.clients > 1:  # noqa: ASYNC110 - the server has no event for it
+                await asyncio.sleep(0)
+        before = list(stops)
+        await answering.close()
+        async with asyncio.timeout(30):
+            async for _ in run.follow():
+                pass
+
+    assert before == []
+    assert stops == ["the client left"]
     assert run.result is not None
     assert run.result.outcome == "interrupted"
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import stat
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx2
+import msgspec
 import pytest
 
 from tests.serve.agent_serving import CONFIG, serving
 from toolcrib.config.paths import Home
 from toolcrib.config.serve_settings import ServeSettings
+from toolcrib.providers.scripted import calls
 from toolcrib.serve.app import UnsafeStart, require_safe_start
+from toolcrib.serve.guard import GuardMiddleware
 from toolcrib.serve.tokens import TokenError, TokenStore
 
 BODY = {"text": "hello"}
@@ -37,6 +43,8 @@ async def test_every_route_but_health_needs_the_token(home: Path) -> None:
         ({"Host": "evil.example"}, 421),
         ({"Origin": "http://evil.example"}, 403),
         ({"Origin": "null"}, 403),
+        ({"Origin": "http://127.0.0.1:1"}, 403),
+        ({"Origin": "http://localhost:3000"}, 403),
         ({"Sec-Fetch-Site": "cross-site"}, 403),
         ({"Sec-Fetch-Site": "same-site"}, 403),
         ({"Content-Type": "text/plain"}, 415),
@@ -67,12 +75,105 @@ async def test_a_token_does_only_what_its_scopes_allow(home: Path) -> None:
 
 
 async def test_guessing_is_slowed_down(home: Path) -> None:
-    """After many wrong tokens, further ones are not even checked."""
-    async with serving(home) as served, served.http("wrong") as http:
+    """After many wrong tokens, further ones are told to wait; the owner is not locked out by them."""
+    async with serving(home) as served, served.http("wrong") as http, served.http() as owner:
         codes = [(await http.get("/api/sessions")).status_code for _ in range(40)]
+        allowed = await owner.get("/api/sessions")
 
     assert codes[0] == 401
     assert codes[-1] == 429
+    assert allowed.status_code == 200
+
+
+async def test_a_chat_token_reaches_no_sessions_of_the_terminal(home: Path) -> None:
+    """Without the scope `admin`, sessions that no server opened do not exist: they are neither listed, read, used nor
+    deleted, and no error names them."""
+    async with serving(home, ["ok"]) as served:
+        store = served.server.host.store
+        id = store.create(source="cli").id
+        token = served.server.tokens.create("phone", ["chat"])
+        async with served.http(token) as http:
+            listed = await http.get("/api/sessions")
+            chat = {"messages": [{"role": "user", "content": "x"}]}
+            tried = [
+                await http.get(f"/api/sessions/{id}/messages"),
+                await http.patch(f"/api/sessions/{id}", json={"title": "Mine"}),
+                await http.post(f"/api/sessions/{id}/fork"),
+                await http.delete(f"/api/sessions/{id}"),
+                await http.post("/api/runs", json={"text": "x", "session_id": id}),
+                await http.post("/api/runs", json={"text": "x", "session_id": "last"}),
+                await http.post("/v1/chat/completions", json=chat, headers={"X-Toolcrib-Session-Id": id}),
+                await http.post("/v1/chat/completions", json=chat, headers={"X-Toolcrib-Session-Id": "last"}),
+            ]
+        async with served.http() as http:
+            owners = await http.get("/api/sessions")
+        left = store.get(id)
+
+    assert listed.json()["sessions"] == []
+    assert [one.status_code for one in tried] == [404] * len(tried)
+    assert id not in tried[5].text + tried[7].text
+    assert [one["id"] for one in owners.json()["sessions"]] == [id]
+    assert left.title == ""
+
+
+async def test_unreadable_tokens_are_no_fault_of_the_request(home: Path) -> None:
+    """The client learns that the server has a problem, and not where its files are."""
+    async with serving(home) as served, served.http("x" * 40) as http:
+        (home / "serve" / "tokens.json").write_text("{")
+        response = await http.get("/api/sessions")
+
+    assert response.status_code == 503
+    assert str(home) not in response.text
+
+
+async def test_log_entries_cannot_be_forged(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A line break in a path stays encoded, and the query is left out."""
+    with caplog.at_level("INFO", "toolcrib.serve.access"):
+        async with serving(home) as served, served.http("wrong") as http:
+            await http.get("/x%0aowner DELETE /y?q=private")
+
+    (entry,) = [one.getMessage() for one in caplog.records if one.name == "toolcrib.serve.access"]
+    assert "\n" not in entry
+    assert "private" not in entry
+
+
+async def test_a_slow_body_is_given_up(home: Path) -> None:
+    """A client that announces a body and does not send it gets an error, and its connection ends."""
+    async with serving(home) as served:
+        app = GuardMiddleware(
+            served.server.app("127.0.0.1")._app,  # type: ignore[attr-defined]
+            msgspec.structs.replace(served.server.app("127.0.0.1")._guard, body_seconds=0.05),  # type: ignore[attr-defined]
+        )
+        transport = httpx2.ASGITransport(app)
+        sent = asyncio.Event()
+
+        async def stalled() -> AsyncIterator[bytes]:
+            yield b"{"
+            await sent.wait()
+
+        headers = {"Authorization": f"Bearer {served.token}", "Content-Type": "application/json"}
+        async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=headers) as http:
+            response = await http.post("/api/runs", content=stalled())
+
+    assert response.status_code == 408
+
+
+async def test_streams_are_limited(home: Path) -> None:
+    """Beyond `max_streams` a stream is refused, and no run starts for it."""
+    config = CONFIG + "  limits: {max_streams: 1}\n"
+    question = {"messages": [{"role": "user", "content": "x"}], "stream": True}
+    async with serving(home, [calls("wait"), "never"], config=config) as served, served.http() as http:
+        run = (await http.post("/api/runs", json=BODY)).json()["id"]
+        async with http.stream("GET", f"/api/runs/{run}/events") as open_stream:
+            lines = open_stream.aiter_lines()
+            await anext(lines)
+            second = await http.get(f"/api/runs/{run}/events")
+            chat = await http.post("/v1/chat/completions", json=question)
+            response = await http.post("/v1/responses", json={"input": "x", "stream": True})
+            started = served.server.runs.store.list()
+
+    assert [one.status_code for one in (second, chat, response)] == [429] * 3
+    assert len(started) == 1
 
 
 async def test_bodies_are_bounded_with_and_without_a_length(home: Path) -> None:
@@ -98,6 +199,24 @@ def test_the_owners_token_is_made_once_and_private(home: Path) -> None:
     assert TokenStore(Home(home)).owner_token() == token
     assert len(token) >= 32
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_tokens_created_at_the_same_time_are_all_kept(home: Path) -> None:
+    """Processes that create tokens side by side do not overwrite each other's."""
+    names = [f"t{n}" for n in range(12)]
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda name: TokenStore(Home(home)).create(name, ["chat"]), names))
+        owners = set(pool.map(lambda _: TokenStore(Home(home)).owner_token(), names))
+
+    assert sorted(TokenStore(Home(home)).others()) == sorted(names)
+    assert len(owners) == 1
+
+
+def test_a_token_needs_a_printable_name(home: Path) -> None:
+    """The name is written to the access log."""
+    for name in ("", " ", "a\nowner GET /"):
+        with pytest.raises(TokenError, match="needs a name"):
+            TokenStore(Home(home)).create(name, ["chat"])
 
 
 @pytest.mark.parametrize("token", ["short", "change-me-change-me-change-me-change-me", "a" * 40, "x y" * 20, "ä" * 40])

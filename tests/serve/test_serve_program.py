@@ -16,6 +16,7 @@ import pytest
 from tests.cli.cli_program import Program
 from toolcrib.config.paths import Home
 from toolcrib.providers.scripted import call, says
+from toolcrib.serve.app import only_server
 from toolcrib.serve.tokens import TokenStore
 from toolcrib.testing.model_server import ScriptedModelServer
 
@@ -49,6 +50,7 @@ def test_the_token_is_printed_and_managed(tmp_path: Path) -> None:
         (["--host", "0.0.0.0"], {}, "reached from other machines"),
         ([], {"TOOLCRIB_SERVE_TOKEN": "short"}, "at least 32"),
         ([], {"TOOLCRIB_SERVE_TOKEN": "changeme" * 8}, "placeholder"),
+        (["--token-file", os.devnull], {}, "at least 32"),
     ],
 )
 def test_unsafe_starts_are_refused(
@@ -60,6 +62,29 @@ def test_unsafe_starts_are_refused(
     assert done.code == 2
     assert said in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_missing_certificate_is_said(tmp_path: Path) -> None:
+    """One sentence names the files and the settings."""
+    run_cli = Program(tmp_path)
+    run_cli.home.mkdir(parents=True, exist_ok=True)
+    (run_cli.home / "config.yaml").write_text("serve: {port: 0, tls_certificate: /no/c.pem, tls_key: /no/k.pem}\n")
+    done = run_cli("serve")
+
+    assert done.code == 2
+    assert "/no/c.pem" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_home_has_one_server(tmp_path: Path) -> None:
+    """A second server would take the runs of the first for left ones; it does not start."""
+    run_cli = Program(tmp_path)
+    run_cli.home.mkdir(parents=True, exist_ok=True)
+    with only_server(Home(run_cli.home)):
+        done = run_cli("serve", "--port", "0")
+
+    assert done.code == 2
+    assert "another server is using this home" in done.stderr
 
 
 @asynccontextmanager

@@ -153,7 +153,7 @@ SECRET_IN_HOME = lazy_pattern(
 SECRET_ANYWHERE = lazy_pattern(
     r"^/etc/(?:shadow|gshadow|sudoers|ssl/private|ssh/ssh_host_\w+_key$)|^/proc/[^/]+/(?:environ|mem)$"
     r"|(?:^|/)\.env(?:\.(?!example|sample|template|dist|test)[\w.-]+)?$"
-    r"|(?:^|/)mcp_tokens/[^/]+\.json$|(?:^|/)id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?$|\.(?:pem|p12|pfx|jks|keystore|kdbx|ppk)$",
+    r"|(?:^|/)serve/tokens?(?:\.json)?$|(?:^|/)mcp_tokens/[^/]+\.json$|(?:^|/)id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?$|\.(?:pem|p12|pfx|jks|keystore|kdbx|ppk)$",
     re.IGNORECASE,
 )
 ANY_HOME = re.compile(r"/(?:home|Users)/[^/]+|/(?:var/)?root")
@@ -169,7 +169,7 @@ OWN_FILES = (
     "cron.db-wal",
     "cron.db-shm",
 )
-OWN_FOLDERS = ("logs", "cache/undo", "mcp_tokens")
+OWN_FOLDERS = ("logs", "cache/undo", "mcp_tokens", "serve")
 OWN_CODE = ("tools", "plugins")
 """Folders whose code runs in our process at the next start."""
 OWN_TEXTS = ("skills", "memories")

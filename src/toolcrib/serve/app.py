@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import os
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import ssl
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
+from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -17,13 +21,15 @@ from starlette.types import ASGIApp
 
 from toolcrib.agent.host import AgentHost
 from toolcrib.approval.audit_log import ApprovalLog
+from toolcrib.config.files import OWNER_FILE, make_folder
+from toolcrib.config.paths import Home
 from toolcrib.config.serve_settings import ServeSettings
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import UsageError
 from toolcrib.core.models import Provider
 from toolcrib.http_server import LOOPBACK_NAMES, OwnAddresses, ServerOptions, error_response, serve_app
 from toolcrib.registry.registry import ToolRegistry
-from toolcrib.serve.guard import BodyTooLarge, GuardMiddleware, ServeGuard
+from toolcrib.serve.guard import BodyTooLarge, BodyTooSlow, GuardMiddleware, ServeGuard
 from toolcrib.serve.native_api import NativeApi, handled_errors
 from toolcrib.serve.openai_api import OpenAIApi
 from toolcrib.serve.questions import PLATFORM, PendingQuestions
@@ -33,6 +39,9 @@ from toolcrib.serve.runs import RunManager
 from toolcrib.serve.tokens import TokenScope, TokenStore
 from toolcrib.sessions.store import SessionStore
 from toolcrib.version import __version__
+
+if sys.platform != "win32":
+    import fcntl
 
 MEGABYTE = 1024 * 1024
 
@@ -59,8 +68,10 @@ class AgentServer:
         store = SessionStore(settings.home.sessions_file)
         log = ApprovalLog(settings.home.approvals_file)
         self.questions = PendingQuestions(log, settings.serve.approval_timeout, store)
+        # What the model reads about a question that nobody answered names the server's limit.
+        approvals = replace(settings.approvals, timeout=settings.serve.approval_timeout)
         self.host = AgentHost(
-            settings=settings,
+            settings=replace(settings, approvals=approvals),
             entry_point="gateway",
             approver=self.questions,
             asker=self.questions.asker(),
@@ -76,7 +87,7 @@ class AgentServer:
         routes = [
             Route("/health", self._health, methods=["GET"]),
             *OpenAIApi(self.host, self.runs, self.questions).routes(),
-            *ResponsesApi(self.host, self.runs).routes(),
+            *ResponsesApi(self.host, self.runs, self.questions).routes(),
             *NativeApi(self.host, self.runs, self.questions).routes(),
         ]
         inner = Starlette(
@@ -86,6 +97,7 @@ class AgentServer:
                 **handled_errors(),
                 HTTPException: _http_error,
                 BodyTooLarge: lambda *_: error_response(413, "the request is too large"),
+                BodyTooSlow: lambda *_: error_response(408, "the request took too long to arrive"),
             },
         )
         serve = self.settings.serve
@@ -132,6 +144,36 @@ def require_safe_start(settings: ServeSettings, host: str) -> None:
         f"{host!r} can be reached from other machines, and tokens would cross the network unencrypted; set "
         "`serve.tls_certificate` and `serve.tls_key`, or name the proxy that provides TLS in `serve.proxy_names`"
     )
+
+
+def require_usable_tls(settings: ServeSettings) -> None:
+    """Raises UsageError if the certificate or its key cannot be used."""
+    if not settings.tls_certificate:
+        return
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(settings.tls_certificate, settings.tls_key)
+    except OSError as error:
+        raise UsageError(
+            f"cannot use the certificate {settings.tls_certificate!r} with the key {settings.tls_key!r} "
+            f"({error.strerror or error}); check `serve.tls_certificate` and `serve.tls_key`"
+        ) from error
+
+
+@contextmanager
+def only_server(home: Home) -> Iterator[None]:
+    """Holds the home's lock; raises UsageError if another server has it, whose runs we would take for left ones."""
+    if sys.platform == "win32":
+        yield
+        return
+    make_folder(home.serve_dir)
+    lock = os.open(home.serve_dir / "lock", os.O_RDWR | os.O_CREAT, OWNER_FILE)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise UsageError("another server is using this home; stop it, or set TOOLCRIB_HOME to another folder") from None
+    finally:
+        os.close(lock)
 
 
 def _is_loopback(host: str) -> bool:

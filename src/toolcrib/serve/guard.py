@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections import deque
@@ -13,9 +14,10 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from toolcrib.http_server import OwnAddresses, bearer_token, error_response, unauthorised
-from toolcrib.serve.tokens import Identity, TokenScope, TokenStore
+from toolcrib.http_server import OwnAddresses, bearer_token, error_response, host_name, unauthorised
+from toolcrib.serve.tokens import Identity, TokenError, TokenScope, TokenStore
 
+logger = logging.getLogger(__name__)
 access_log = logging.getLogger("toolcrib.serve.access")
 
 IDENTITY = "toolcrib.identity"
@@ -23,11 +25,18 @@ OPEN_PATHS = frozenset({"/health"})
 SAFE_METHODS = frozenset({"GET", "HEAD"})
 WINDOW_SECONDS = 60.0
 FAILURES_PER_WINDOW = 30
-"""How many requests with wrong tokens are answered in a minute; further ones get a 429 without being checked."""
+"""How many wrong tokens get a 401 in a minute; further ones get a 429. A right token always works: otherwise any web
+page could lock the owner out by sending wrong ones."""
+BODY_SECONDS = 30.0
+"""How long a request may take to send its body."""
 
 
 class BodyTooLarge(Exception):
     """More was sent than the limit allows."""
+
+
+class BodyTooSlow(Exception):
+    """The body did not arrive in time."""
 
 
 class ServeGuard(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +45,7 @@ class ServeGuard(msgspec.Struct, frozen=True, kw_only=True):
     addresses: OwnAddresses
     tokens: TokenStore
     max_body_bytes: int
+    body_seconds: float = BODY_SECONDS
     requests_per_minute: int
     scope_of: Callable[[str, str], TokenScope]
     """The scope that a method and a path need."""
@@ -96,8 +106,9 @@ class GuardMiddleware:
         finally:
             who = identity.name if identity is not None else "-"
             took_ms = (time.monotonic() - started) * 1000
-            # The path only: a query may hold what somebody searched for.
-            access_log.info("%s %s %s %d %.0f ms", who, scope["method"], scope["path"], status, took_ms)
+            # The path only: a query may hold what somebody searched for. Encoded: a line break would forge an entry.
+            path = scope["raw_path"].partition(b"?")[0].decode("ascii", "backslashreplace")
+            access_log.info("%s %s %s %d %.0f ms", who, scope["method"], path, status, took_ms)
 
     def _check(self, scope: Scope, headers: Headers) -> tuple[Response | None, Identity | None]:
         guard, method, path = self._guard, scope["method"], scope["path"]
@@ -107,10 +118,16 @@ class GuardMiddleware:
         refusal = refusal or self._refused_sender(headers, method)
         if refusal is not None:
             return refusal, None
-        if self._failures.is_full():
-            return error_response(429, "too many requests with a wrong token; wait a minute"), None
-        identity = guard.tokens.identify(bearer_token(headers))
+        try:
+            identity = guard.tokens.identify(bearer_token(headers))
+        except (TokenError, OSError):
+            logger.exception("cannot read the tokens")
+            return error_response(503, "the server cannot read its tokens; its log says why"), None
         if identity is None:
+            if self._failures.is_full():
+                return error_response(
+                    429, "too many requests with a wrong token; wait a minute", {"Retry-After": "60"}
+                ), None
             self._failures.add()
             message = "this server needs its token in the header `Authorization: Bearer TOKEN`; "
             return unauthorised(headers, message + "`toolcrib serve token` prints it on the server's machine"), None
@@ -132,7 +149,7 @@ class GuardMiddleware:
         """Objections to a request that changes something: from another site, or in a format that forms can send."""
         if method in SAFE_METHODS:
             return None
-        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") or not self._is_same_origin(headers):
             return error_response(403, "pages of other sites may not use this server")
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
@@ -140,15 +157,29 @@ class GuardMiddleware:
             return error_response(415, "send JSON, with the header `Content-Type: application/json`")
         return None
 
+    def _is_same_origin(self, headers: Headers) -> bool:
+        """Whether a page that sends a request is ours: another port of this machine is another site."""
+        origin = headers.get("origin")
+        if origin is None:
+            return True
+        location = origin.partition("://")[2].lower()
+        return location == headers.get("host", "").lower() or host_name(location) in self._guard.addresses.names
+
     def _limited(self, receive: Receive) -> Receive:
-        """Stops a body without a declared length at the limit."""
-        taken = 0
+        """Stops a body at the limits on its size and its time."""
+        taken, is_complete = 0, False
+        deadline = asyncio.get_running_loop().time() + self._guard.body_seconds
 
         async def receive_within_limit() -> Message:
-            nonlocal taken
-            message = await receive()
+            nonlocal taken, is_complete
+            try:
+                async with asyncio.timeout_at(None if is_complete else deadline):
+                    message = await receive()
+            except TimeoutError:
+                raise BodyTooSlow from None
             if message["type"] == "http.request":
                 taken += len(message.get("body", b""))
+                is_complete = not message.get("more_body", False)
                 if taken > self._guard.max_body_bytes:
                     raise BodyTooLarge
             return message

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from toolcrib.agent.host import AgentHost
-from toolcrib.core.errors import SessionError, UnknownName
+from toolcrib.core.errors import SessionError, UnknownName, UnknownSession
 from toolcrib.core.messages import Message, user_message
 from toolcrib.core.types import JsonObject
 from toolcrib.http_server import error_response
-from toolcrib.serve.openai_api import PING, STREAM_HEADERS, with_pings
-from toolcrib.serve.questions import OpenQuestion, PendingQuestions, UnknownQuestion
+from toolcrib.serve.guard import identity_of
+from toolcrib.serve.openai_api import PING, event_stream, with_pings
+from toolcrib.serve.questions import PLATFORM, OpenQuestion, PendingQuestions, UnknownQuestion
+from toolcrib.serve.run_store import RunStoreError, StoredEvent
 from toolcrib.serve.runs import Run, RunManager, RunRefused, digest_of
 from toolcrib.sessions.records import Session, StoredMessage
 
@@ -86,7 +88,8 @@ class NativeApi:
 
     async def sessions(self, request: Request) -> Response:
         limit, offset = _number(request, "limit", 50), _number(request, "offset", 0)
-        found = self._host.store.list(limit=min(limit, MAX_ROWS), offset=offset)
+        source = None if identity_of(request.scope).may("admin") else PLATFORM
+        found = self._host.store.list(limit=min(limit, MAX_ROWS), offset=offset, source=source)
         return JSONResponse({"sessions": [_session(one) for one in found]})
 
     async def session(self, request: Request) -> Response:
@@ -114,12 +117,8 @@ class NativeApi:
         return JSONResponse(_session(self._host.store.branch(session.id)), status_code=201)
 
     def _session(self, request: Request) -> Session:
-        """The session in the path; only its whole id counts here, no prefix and no `last`."""
-        wanted = request.path_params["id"]
-        found = self._host.store.get(wanted)
-        if found.id != wanted:
-            raise SessionError(f"there is no session {wanted!r}")
-        return found
+        """The session in the path."""
+        return self._runs.session(request.path_params["id"], identity_of(request.scope))
 
     # Runs
 
@@ -132,12 +131,14 @@ class NativeApi:
         wanted = await _body(request, RunRequest)
         if not wanted.text.strip():
             return error_response(422, "the text of the question is empty")
-        key, digest = request.headers.get("idempotency-key"), digest_of(wanted.text, wanted.session_id)
+        identity, key = identity_of(request.scope), request.headers.get("idempotency-key")
+        # A key belongs to a token: another one must not find the run by guessing.
+        key, digest = key and digest_of(identity.name, key), digest_of(wanted.text, wanted.session_id)
         known = self._runs.repeated(key, digest)
         if known is not None:
             return JSONResponse(msgspec.to_builtins(known), status_code=200)
         self._runs.require_room()
-        session_id = None if wanted.session_id is None else self._host.store.get(wanted.session_id).id
+        session_id = None if wanted.session_id is None else self._runs.session(wanted.session_id, identity).id
         run = self._runs.start(self._runs.agent(session_id), user_message(wanted.text), key, digest)
         return JSONResponse(msgspec.to_builtins(run.record), status_code=202)
 
@@ -154,18 +155,13 @@ class NativeApi:
         run = self._runs.find(run_id)
         if run is None and self._runs.store.get(run_id) is None:
             return _no_run(request)
-        stream = self._live(run, after) if run is not None else self._stored(run_id, after)
-        return StreamingResponse(stream, media_type="text/event-stream", headers=STREAM_HEADERS)
-
-    async def _live(self, run: Run, after: int) -> AsyncIterator[str]:
-        yield f"retry: {RETRY_MS}\n\n"
-        async for one in with_pings(run, min(after, len(run.events))):
-            yield PING if one is None else _sse(one.number, msgspec.json.encode(one.event).decode())
-
-    async def _stored(self, run_id: str, after: int) -> AsyncIterator[str]:
-        yield f"retry: {RETRY_MS}\n\n"
-        for one in self._runs.store.events(run_id, after):
-            yield _sse(one.number, one.body)
+        stored = [] if run is not None else self._runs.store.events(run_id, after)
+        if not stored and (run is None or (run.result is not None and after >= len(run.events))):
+            # A browser's EventSource comes back when a stream ends; this tells it to stay away.
+            return Response(status_code=204)
+        self._runs.require_stream()
+        events = _stored(stored) if run is None else _live(run, after)
+        return event_stream(self._runs, events)
 
     async def stop(self, request: Request) -> Response:
         run = self._runs.find(request.path_params["id"])
@@ -225,7 +221,10 @@ def handled_errors() -> dict[Any, Any]:
         msgspec.MsgspecError: lambda _, error: error_response(422, str(error)),
         RunRefused: lambda _, error: error_response(error.status, str(error)),
         UnknownQuestion: lambda _, error: error_response(404, str(error)),
-        SessionError: lambda _, error: error_response(404, str(error)),
+        UnknownSession: lambda _, error: error_response(404, str(error)),
+        SessionError: lambda _, error: error_response(503, str(error)),
+        RunStoreError: lambda _, error: error_response(503, str(error)),
+        RecursionError: lambda *_: error_response(422, "the JSON is nested too deeply"),
         UnknownName: lambda _, error: error_response(422, str(error)),
     }
 
@@ -241,6 +240,18 @@ def _number(request: Request, name: str, default: int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise msgspec.ValidationError(f"{name!r} must be a whole number")
     return int(text)
+
+
+async def _live(run: Run, after: int) -> AsyncIterator[str]:
+    yield f"retry: {RETRY_MS}\n\n"
+    async for one in with_pings(run, min(after, len(run.events))):
+        yield PING if one is None else _sse(one.number, msgspec.json.encode(one.event).decode())
+
+
+async def _stored(events: Sequence[StoredEvent]) -> AsyncIterator[str]:
+    yield f"retry: {RETRY_MS}\n\n"
+    for one in events:
+        yield _sse(one.number, one.body)
 
 
 def _no_run(request: Request) -> Response:

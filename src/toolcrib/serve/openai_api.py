@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -15,7 +16,8 @@ from starlette.routing import Route
 
 from toolcrib.agent.events import CallFinished, CallStarted, RunEnded, RunResult, TextStreamed, TurnStarted
 from toolcrib.agent.host import AgentHost
-from toolcrib.core.models import Usage
+from toolcrib.core.errors import ToolcribError
+from toolcrib.core.models import ModelError, Usage
 from toolcrib.serve.guard import identity_of
 from toolcrib.serve.openai_requests import MODEL, AgentQuestion, BadRequest, ChatRequest, question_of_chat
 from toolcrib.serve.questions import (
@@ -27,11 +29,14 @@ from toolcrib.serve.questions import (
     UnknownQuestion,
 )
 from toolcrib.serve.runs import LoggedRunEvent, Run, RunManager, RunRefused, digest_of
+from toolcrib.serve.tokens import Identity
 from toolcrib.sessions.store import SessionStore
 
 SESSION_HEADER = "X-Toolcrib-Session-Id"
 PING_SECONDS = 10.0
 HOUSEKEEPING_SECONDS = 60.0
+CLIENT_LEFT = 499
+"""The status in the access log for a client that did not wait for its answer."""
 STREAM_HEADERS = {"X-Accel-Buffering": "no"}
 
 
@@ -62,56 +67,38 @@ class OpenAIApi:
         try:
             body = msgspec.json.decode(await request.body(), type=ChatRequest)
             asked = question_of_chat(body)
+            if body.stream:
+                self._runs.require_stream()
             if asked.is_housekeeping:
                 return await self._housekeeping(asked, body)
             run, after = self._run_for(request, asked)
-        except msgspec.MsgspecError as error:
-            return api_error(400, str(error))
-        except BadRequest as error:
-            return api_error(400, str(error), error.param)
-        except (RunRefused, UnknownQuestion) as error:
+        except (msgspec.MsgspecError, RecursionError, ToolcribError) as error:
             return refused(error)
         include_usage = body.stream_options is not None and body.stream_options.include_usage
-        answer = ChatAnswer(run, self._runs, asked)
+        answer = ChatAnswer(run, self._runs, asked, identity_of(request.scope).name)
         headers = {SESSION_HEADER: run.session_id}
         if body.stream:
-            stream = answer.stream(after, include_usage=include_usage)
-            return StreamingResponse(stream, media_type="text/event-stream", headers=headers | STREAM_HEADERS)
-        return await answer.whole(after, headers)
+            return event_stream(self._runs, answer.stream(after, include_usage=include_usage), headers)
+        return await while_connected(request, answer.whole(after, headers))
 
     def _run_for(self, request: Request, asked: AgentQuestion) -> tuple[Run, int]:
         """The run that answers a request: a new one, or one that waited for the answer in this message."""
-        held = self._answered(request, asked)
+        identity = identity_of(request.scope)
+        held = answered_run(self._runs, self._questions, asked, identity)
         if held is not None:
             return held
-        wanted = request.headers.get(SESSION_HEADER)
-        if wanted is not None:
-            session_id: str | None = self._host.store.get(wanted).id
-        else:
-            session_id = self._runs.store.session_for(transcript_digest(asked.visible)) if asked.history else None
         self._runs.require_room()
-        if session_id is None and asked.history:
-            session_id = import_history(self._host.store, asked)
+        wanted, session_id = request.headers.get(SESSION_HEADER), None
+        if wanted is not None:
+            session_id = self._runs.session(wanted, identity).id
+        elif asked.history:
+            session_id = session_of_history(self._host.store, self._runs, asked, identity.name)
         agent = self._runs.agent(session_id, asked.instructions)
         return self._runs.start(agent, asked.question), 0
 
-    def _answered(self, request: Request, asked: AgentQuestion) -> tuple[Run, int] | None:
-        """`/approve CODE`, `/deny CODE` or `/answer CODE TEXT` as a message answers a question and goes on with its
-        run."""
-        word, _, rest = asked.question.text.strip().partition(" ")
-        if word not in ("/approve", "/deny", "/answer"):
-            return None
-        code, _, text = rest.strip().partition(" ")
-        found = self._questions.find(code)
-        run = self._runs.of_session(found.session_id)
-        after = len(run.events) if run is not None else 0
-        settle(self._questions, found, word, text.strip(), identity_of(request.scope).may("approve"))
-        if run is None:
-            raise RunRefused("the answer is recorded, but its run has ended; ask again to go on", 409)
-        return run, after
-
     async def _housekeeping(self, asked: AgentQuestion, body: ChatRequest) -> Response:
         """A title or tags for a front end: one small request to the model, without an agent or tools."""
+        self._runs.require_room()
         text = await self._host.auxiliary().complete(asked.question.text, timeout_seconds=HOUSEKEEPING_SECONDS)
         completion = Completion(self._runs.store.clock())
         if not body.stream:
@@ -122,12 +109,32 @@ class OpenAIApi:
             yield completion.chunk({}, "stop")
             yield DONE
 
-        return StreamingResponse(stream(), media_type="text/event-stream", headers=STREAM_HEADERS)
+        return event_stream(self._runs, stream())
+
+
+def answered_run(
+    runs: RunManager, questions: PendingQuestions, asked: AgentQuestion, identity: Identity
+) -> tuple[Run, int] | None:
+    """`/approve CODE`, `/deny CODE` or `/answer CODE TEXT` as a message answers a question and goes on with its run,
+    after the event that asked it."""
+    word, _, rest = asked.question.text.strip().partition(" ")
+    if word not in ("/approve", "/deny", "/answer"):
+        return None
+    code, _, text = rest.strip().partition(" ")
+    found = questions.find(code)
+    held = [(run, number) for run in runs.working if (number := run.number_of_question(found.asked.id))]
+    settle(questions, found, word, text.strip(), identity.may("approve"))
+    if not held:
+        raise RunRefused("the answer is recorded, but its run has ended; ask again to go on", 409)
+    return held[0]
 
 
 def settle(questions: PendingQuestions, found: OpenQuestion, word: str, text: str, may_approve: bool) -> None:
     """Answer a question with a command; raises RunRefused without the right to, or if it was answered before."""
+    code = found.asked.code
     if found.request is not None:
+        if word == "/answer":
+            raise RunRefused(f"{code} is an approval; reply `/approve {code}` or `/deny {code}`", 400)
         if not may_approve:
             raise RunRefused("this token may not answer approvals; it lacks the scope 'approve'", 403)
         if word == "/approve":
@@ -135,20 +142,54 @@ def settle(questions: PendingQuestions, found: OpenQuestion, word: str, text: st
         else:
             is_first = questions.decide(found, "deny", text)
     else:
+        if word != "/answer":
+            raise RunRefused(f"{code} is a question, not an approval; reply `/answer {code} …`", 400)
         is_first = questions.answer(found, text)
     if not is_first:
         raise RunRefused("somebody else answered this question already", 409)
 
 
-def import_history(store: SessionStore, asked: AgentQuestion) -> str:
-    """A new session with the messages that the client remembers."""
+def session_of_history(store: SessionStore, runs: RunManager, asked: AgentQuestion, token_name: str) -> str:
+    """The session of the conversation that a client remembers; a new one with its messages, if we do not know it."""
+    known = runs.store.session_for(digest_of(token_name, asked.before()))
+    session_id = runs.continued(*known) if known is not None else None
+    if session_id is not None:
+        return session_id
     session = store.create(source=PLATFORM)
     store.append_many(session.id, asked.history)
     return session.id
 
 
-def transcript_digest(visible: list[tuple[str, str]]) -> str:
-    return digest_of(visible)
+def remember(runs: RunManager, run: Run, asked: AgentQuestion, answer: str, token_name: str) -> None:
+    """Recognise a conversation by what its client saw of it."""
+    runs.store.remember_transcript(digest_of(token_name, asked.after(answer)), run.session_id, run.id)
+
+
+def event_stream(
+    runs: RunManager, events: AsyncIterator[str], headers: Mapping[str, str] | None = None
+) -> StreamingResponse:
+    """A response that sends these events, and counts as a stream."""
+
+    async def counted() -> AsyncIterator[str]:
+        with runs.stream():
+            async for event in events:
+                yield event
+
+    return StreamingResponse(counted(), media_type="text/event-stream", headers={**STREAM_HEADERS, **(headers or {})})
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
+    """The response that `work` gives; it is cancelled if the client leaves."""
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(request.receive())
+    try:
+        # The whole body has been read: the next message says that the client is gone.
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+    finally:
+        leaving.cancel()
+        working.cancel()
+    return Response(status_code=CLIENT_LEFT)
 
 
 class Completion:
@@ -187,16 +228,17 @@ PING = ": waiting\n\n"
 class ChatAnswer:
     """The answer to one request: what a run says, as chunks or as a whole."""
 
-    def __init__(self, run: Run, runs: RunManager, asked: AgentQuestion) -> None:
+    def __init__(self, run: Run, runs: RunManager, asked: AgentQuestion, token_name: str) -> None:
         self._run = run
         self._runs = runs
         self._asked = asked
+        self._token_name = token_name
         self._said: list[str] = []
         self._completion = Completion(runs.store.clock())
 
     async def stream(self, after: int, *, include_usage: bool) -> AsyncIterator[str]:
         completion = self._completion
-        try:
+        with self._run.client(), self._remembered():
             yield completion.chunk({"role": "assistant", "content": ""})
             async for one in with_pings(self._run, after):
                 if one is None:
@@ -216,43 +258,33 @@ class ChatAnswer:
             if include_usage:
                 yield completion.usage_chunk(result.usage)
             yield DONE
-        finally:
-            self._left()
 
     async def whole(self, after: int, headers: dict[str, str]) -> Response:
         """The whole answer; if the run has a question, the answer so far with the question, and the run goes on
         waiting."""
-        try:
+        with self._run.client(), self._remembered():
             async for one in self._run.follow(after):
                 self._shown(one)
-                if isinstance(one.event, QuestionAsked):
+                if self._run.waits_for(one):
                     return self._json("stop", Usage(), headers)
-        except asyncio.CancelledError:
-            self._left()
-            raise
-        result = self._run.result
-        assert result is not None
-        if result.outcome == "failed" and not self._said:
-            return JSONResponse({"error": _problem(result)}, status_code=502, headers=headers)
-        if result.problem:
-            self._add(f"\n\n{result.problem}")
-        return self._json(_finish(result), result.usage, headers)
+            result = self._run.result
+            assert result is not None
+            if result.outcome == "failed" and not self._said:
+                return JSONResponse({"error": _problem(result)}, status_code=502, headers=headers)
+            if result.problem:
+                self._add(f"\n\n{result.problem}")
+            return self._json(_finish(result), result.usage, headers)
 
     def _json(self, finish: str, usage: Usage, headers: dict[str, str]) -> Response:
-        self._remember()
         return JSONResponse(self._completion.whole("".join(self._said), finish, usage), headers=headers)
 
-    def _left(self) -> None:
-        """The stream is over, or the client left: then the run is stopped, unless it waits for a person."""
-        self._remember()
-        if self._run.result is None and not self._run.is_waiting:
-            self._run.agent.interrupt("the client left")
-
-    def _remember(self) -> None:
-        """Recognise this conversation by what the client saw of it."""
-        visible = [*self._asked.visible, (self._asked.question.role, " ".join(self._asked.question.text.split()))]
-        said = ("assistant", " ".join("".join(self._said).split()))
-        self._runs.store.remember_transcript(transcript_digest([*visible, said]), self._run.session_id)
+    @contextmanager
+    def _remembered(self) -> Iterator[None]:
+        """Afterwards, the conversation is recognised by what the client saw of it."""
+        try:
+            yield
+        finally:
+            remember(self._runs, self._run, self._asked, "".join(self._said), self._token_name)
 
     def _shown(self, one: LoggedRunEvent) -> tuple[str, dict[str, Any] | None]:
         """The text that an event adds to the answer, and what it means for clients that know us."""
@@ -341,5 +373,16 @@ def api_error(status: int, message: str, param: str = "") -> Response:
     )
 
 
-def refused(error: RunRefused | UnknownQuestion) -> Response:
-    return api_error(error.status if isinstance(error, RunRefused) else 404, str(error))
+def refused(error: Exception) -> Response:
+    """The response for a request that starts nothing."""
+    if isinstance(error, BadRequest):
+        return api_error(400, str(error), error.param)
+    if isinstance(error, RunRefused):
+        return api_error(error.status, str(error))
+    if isinstance(error, RecursionError):
+        return api_error(400, "the JSON is nested too deeply")
+    if isinstance(error, UnknownQuestion):
+        return api_error(404, str(error))
+    if isinstance(error, ModelError):
+        return api_error(502, str(error))
+    return api_error(400 if isinstance(error, msgspec.MsgspecError) else 503, str(error))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Any, Literal
 
 import msgspec
@@ -80,10 +81,23 @@ class AgentQuestion(msgspec.Struct, frozen=True, kw_only=True):
         """Whether a front end asks on its own behalf, for a title or tags: no agent runs for that."""
         return not self.history and bool(_HOUSEKEEPING.search(self.question.text[:20_000]))
 
-    @property
-    def visible(self) -> list[tuple[str, str]]:
+    def before(self) -> list[tuple[str, str]]:
         """The transcript up to this question, as it is compared."""
-        return [(one.role, " ".join(one.text.split())) for one in self.history]
+        return _compared(self.history)
+
+    def after(self, answer: str) -> list[tuple[str, str]]:
+        """The transcript with this question and its answer, as the client's next request compares."""
+        return _compared([*self.history, self.question, Message(role="assistant", content=answer)])
+
+
+def _compared(messages: Iterable[Message]) -> list[tuple[str, str]]:
+    """Who said what, without spaces: clients send an answer back in one message or in several, and trim it."""
+    said: list[tuple[str, str]] = []
+    for role, group in groupby(messages, key=lambda one: one.role):
+        text = "".join("".join(one.text.split()) for one in group)
+        if text:
+            said.append((role, text))
+    return said
 
 
 def question_of_chat(request: ChatRequest) -> AgentQuestion:

@@ -24,6 +24,7 @@ PLATFORM = "serve"
 """The source of the sessions that the server opens."""
 CODE_CHARS = 6
 LEAVE_SECONDS = 2.0
+CANCELLED = "the call was cancelled"
 
 
 class QuestionAsked(AgentEvent, frozen=True, kw_only=True):
@@ -42,7 +43,7 @@ class QuestionAsked(AgentEvent, frozen=True, kw_only=True):
 
 
 class QuestionAnswered(AgentEvent, frozen=True, kw_only=True):
-    """The question was answered, or nobody answered in time."""
+    """The question was answered, nobody answered in time, or its call was cancelled."""
 
     id: str
     answer: str
@@ -94,14 +95,16 @@ class PendingQuestions(GatewayApprover):
         """As the approver: hold the call until a person decides."""
         watcher = self._watcher_of(request.session_key)
         self._asking += 1
+        answer: ApprovalAnswer | None = None
         try:
             answer = await super().ask(request)
+            return answer
         finally:
             self._asking -= 1
-        if watcher is not None:
-            said = answer.reason or answer.choice
-            watcher(QuestionAnswered(id=request.id, answer=said, is_allowed=answer.allows))
-        return answer
+            if watcher is not None:
+                said = (answer.reason or answer.choice) if answer is not None else CANCELLED
+                is_allowed = answer is not None and answer.allows
+                watcher(QuestionAnswered(id=request.id, answer=said, is_allowed=is_allowed))
 
     def asker(self) -> QuestionAsker:
         """The asker for the tool `clarify` and for MCP servers."""
@@ -127,6 +130,7 @@ class PendingQuestions(GatewayApprover):
             asked=asked, session_id=session_id, asked_at=self._now(), answer=answer, loop=loop
         )
         watcher(asked)
+        said = CANCELLED
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 said = await answer
@@ -134,7 +138,7 @@ class PendingQuestions(GatewayApprover):
             said = NO_ANSWER
         finally:
             self._questions.pop(id, None)
-        watcher(QuestionAnswered(id=id, answer=said))
+            watcher(QuestionAnswered(id=id, answer=said))
         return said
 
     # What the server uses
@@ -180,16 +184,20 @@ class PendingQuestions(GatewayApprover):
     def open(self, session_id: str | None = None) -> list[OpenQuestion]:
         """The open questions of the server's sessions, oldest first, including approvals from before a restart."""
         pending = self.pending(session_id)
-        approvals = [self._as_question(request) for request in pending if self._is_served(request.session_key)]
+        approvals = [self._as_question(request) for request in pending if self._is_ours(request.session_key)]
         others = [one for one in self._questions.values() if session_id in (None, one.session_id)]
         return sorted([*approvals, *others], key=lambda one: one.asked_at)
 
-    def _is_served(self, session_id: str) -> bool:
-        """Whether a session, or the one that started it, belongs to a server; others have their own front end."""
+    def is_served(self, session_id: str) -> bool:
+        """Whether a server opened a session, or the one that started it."""
         try:
             return self._sessions.lineage(session_id)[0].source == PLATFORM
         except SessionError:
             return False
+
+    def _is_ours(self, session_id: str) -> bool:
+        """Whether we ask for a session: one that a server opened or works on; others have their own front end."""
+        return self.is_served(session_id) or self._watcher_of(session_id) is not None
 
     def find(self, id_or_code: str) -> OpenQuestion:
         """The open question with this id or code; raises UnknownQuestion."""

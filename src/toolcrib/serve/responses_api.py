@@ -9,36 +9,41 @@ from typing import Any
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from toolcrib.agent.events import CallFinished, CallStarted, RunResult, TextStreamed, TurnStarted
 from toolcrib.agent.host import AgentHost
+from toolcrib.core.errors import ToolcribError
 from toolcrib.core.models import Usage
 from toolcrib.core.types import JsonObject
+from toolcrib.serve.guard import identity_of
 from toolcrib.serve.openai_api import (
     PING,
     SESSION_HEADER,
-    STREAM_HEADERS,
+    answered_run,
     api_error,
-    import_history,
+    event_stream,
     question_text,
     refused,
-    transcript_digest,
+    remember,
+    session_of_history,
+    while_connected,
     with_pings,
 )
 from toolcrib.serve.openai_requests import MODEL, AgentQuestion, BadRequest, ResponsesRequest, question_of_response
-from toolcrib.serve.questions import QuestionAsked
+from toolcrib.serve.questions import PendingQuestions, QuestionAsked
 from toolcrib.serve.run_store import StoredResponse
-from toolcrib.serve.runs import LoggedRunEvent, Run, RunManager, RunRefused
+from toolcrib.serve.runs import LoggedRunEvent, Run, RunManager
 
 
 class ResponsesApi:
     """`/v1/responses`."""
 
-    def __init__(self, host: AgentHost, runs: RunManager) -> None:
+    def __init__(self, host: AgentHost, runs: RunManager, questions: PendingQuestions) -> None:
         self._host = host
         self._runs = runs
+        self._questions = questions
 
     def routes(self) -> list[Route]:
         return [
@@ -51,39 +56,38 @@ class ResponsesApi:
         try:
             body = msgspec.json.decode(await request.body(), type=ResponsesRequest)
             asked = question_of_response(body)
-            run = self._run_for(body, asked)
-        except msgspec.MsgspecError as error:
-            return api_error(400, str(error))
-        except BadRequest as error:
-            return api_error(400, str(error), error.param)
-        except RunRefused as error:
+            if body.stream:
+                self._runs.require_stream()
+            run, after = self._run_for(request, body, asked)
+        except (msgspec.MsgspecError, RecursionError, ToolcribError) as error:
             return refused(error)
-        answer = ResponseAnswer(self._host, self._runs, run, body)
+        answer = ResponseAnswer(self._host, self._runs, run, body, asked, identity_of(request.scope).name)
         headers = {SESSION_HEADER: run.session_id}
         if body.stream:
-            return StreamingResponse(answer.stream(), media_type="text/event-stream", headers=headers | STREAM_HEADERS)
-        return JSONResponse(await answer.whole(), headers=headers)
+            return event_stream(self._runs, answer.stream(after), headers)
+        return await while_connected(request, answer.whole(after, headers))
 
-    def _run_for(self, body: ResponsesRequest, asked: AgentQuestion) -> Run:
+    def _run_for(self, request: Request, body: ResponsesRequest, asked: AgentQuestion) -> tuple[Run, int]:
+        identity = identity_of(request.scope)
+        held = answered_run(self._runs, self._questions, asked, identity)
+        if held is not None:
+            return held
         self._runs.require_room()
-        store = self._host.store
         session_id: str | None = None
         if body.previous_response_id is not None:
             session_id = self._continued(body.previous_response_id)
         elif asked.history:
             # Clients that keep the history themselves send all of it.
-            session_id = self._runs.store.session_for(transcript_digest(asked.visible)) or import_history(store, asked)
-        return self._runs.start(self._runs.agent(session_id, asked.instructions), asked.question)
+            session_id = session_of_history(self._host.store, self._runs, asked, identity.name)
+        return self._runs.start(self._runs.agent(session_id, asked.instructions), asked.question), 0
 
     def _continued(self, response_id: str) -> str:
         """The session of an earlier answer; a branch of it, if the session has gone on since."""
         earlier = self._runs.store.response(response_id)
-        if earlier is None:
+        session_id = earlier and self._runs.continued(earlier.session_id, earlier.message_id or None)
+        if not session_id:
             raise BadRequest(f"there is no response {response_id!r}; send the whole history", "previous_response_id")
-        store = self._host.store
-        if store.newest_message(earlier.session_id) == earlier.message_id:
-            return earlier.session_id
-        return store.branch(earlier.session_id, up_to=earlier.message_id).id
+        return session_id
 
     async def get(self, request: Request) -> Response:
         found = self._runs.store.response(request.path_params["id"])
@@ -101,55 +105,76 @@ class ResponsesApi:
 class ResponseAnswer:
     """One answer: a message, and the calls of our own tools as completed items."""
 
-    def __init__(self, host: AgentHost, runs: RunManager, run: Run, body: ResponsesRequest) -> None:
+    def __init__(
+        self,
+        host: AgentHost,
+        runs: RunManager,
+        run: Run,
+        body: ResponsesRequest,
+        asked: AgentQuestion,
+        token_name: str,
+    ) -> None:
         self._host = host
         self._runs = runs
         self._run = run
         self._body = body
+        self._asked = asked
+        self._token_name = token_name
         self._id = f"resp_{secrets.token_hex(16)}"
         self._created = int(runs.store.clock())
         self._items: list[JsonObject] = []
         self._arguments: dict[str, str] = {}
         self._sequence = 0
 
-    async def whole(self) -> JsonObject:
-        async for _ in self.stream():
-            pass
-        return self._response("completed")
+    async def whole(self, after: int, headers: dict[str, str]) -> Response:
+        """The whole answer; if the run has a question, the answer so far with the question, and the run goes on
+        waiting."""
+        with self._run.client():
+            async for one in self._run.follow(after):
+                self._events(one)
+                if self._run.waits_for(one):
+                    break
+            self._end_message()
+            return JSONResponse(self._finished(), headers=headers)
 
-    async def stream(self) -> AsyncIterator[str]:
-        try:
+    async def stream(self, after: int) -> AsyncIterator[str]:
+        with self._run.client():
             yield self._event("response.created", response=self._response("in_progress"))
-            async for one in with_pings(self._run, 0):
+            async for one in with_pings(self._run, after):
                 if one is None:
                     yield PING
                     continue
                 for event in self._events(one):
                     yield event
-            result = self._run.result
-            assert result is not None
-            if result.problem:
-                for event in self._say(f"\n\n{result.problem}" if result.answer else result.problem):
-                    yield event
-            for event in self._close_message():
+            for event in self._end_message():
                 yield event
-            yield self._finished(result)
-        finally:
-            if self._run.result is None and not self._run.is_waiting:
-                self._run.agent.interrupt("the client left")
+            response = self._finished()
+            yield self._event(f"response.{response['status']}", response=response)
 
-    def _finished(self, result: RunResult) -> str:
-        state = "failed" if result.outcome == "failed" else "incomplete" if result.is_incomplete else "completed"
+    def _end_message(self) -> list[str]:
+        result, events = self._run.result, []
+        if result is not None and result.problem:
+            events = self._say(f"\n\n{result.problem}" if result.answer else result.problem)
+        return [*events, *self._close_message()]
+
+    def _finished(self) -> JsonObject:
+        """The response as it is stored; a run that waits for a person is no reason for a client to fail."""
+        result, state = self._run.result, "completed"
+        if result is not None and (result.outcome == "failed" or result.is_incomplete):
+            state = "failed" if result.outcome == "failed" else "incomplete"
         response = self._response(state, result)
+        said = [item["content"][0]["text"] for item in self._items if item["type"] == "message"]
+        remember(self._runs, self._run, self._asked, "".join(said), self._token_name)
         if self._body.store is not False:
+            session_id = self._run.session_id
             stored = StoredResponse(
                 id=self._id,
-                session_id=self._run.session_id,
-                message_id=self._host.store.newest_message(self._run.session_id),
+                session_id=session_id,
+                message_id=self._host.store.newest_message(session_id) if result is not None else 0,
                 body=json.dumps(response, ensure_ascii=False),
             )
             self._runs.store.add_response(stored)
-        return self._event(f"response.{state}", response=response)
+        return response
 
     def _events(self, one: LoggedRunEvent) -> list[str]:
         event = one.event

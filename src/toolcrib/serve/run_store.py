@@ -50,6 +50,13 @@ STEPS = (
             )""",
         )
     ),
+    Migration(
+        (
+            # Where a conversation stood when its answer was complete: a client may go on from an earlier answer.
+            "ALTER TABLE runs ADD COLUMN last_message INTEGER",
+            "ALTER TABLE transcripts ADD COLUMN run TEXT NOT NULL DEFAULT ''",
+        )
+    ),
 )
 _RUN_COLUMNS = "id, session, state, created_at, ended_at, problem, cost_usd, digest"
 
@@ -82,7 +89,8 @@ class StoredEvent(msgspec.Struct, frozen=True):
 
 
 class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer of the Responses API, and the last message of the session that belongs to it."""
+    """An answer of the Responses API, and the last message of the session that belongs to it; 0 for one that a run gave
+    while it waited for a person."""
 
     id: str
     session_id: str
@@ -125,11 +133,13 @@ class RunStore:
                 (run.id, run.session_id, run.state, run.created_at, idempotency_key, run.digest),
             )
 
-    def end(self, run_id: str, state: RunState, problem: str = "", cost_usd: float = 0.0) -> None:
+    def end(
+        self, run_id: str, state: RunState, problem: str = "", cost_usd: float = 0.0, last_message: int | None = None
+    ) -> None:
         with self._database.write() as connection:
             connection.execute(
-                "UPDATE runs SET state = ?, ended_at = ?, problem = ?, cost_usd = ? WHERE id = ?",
-                (state, self.clock(), problem, cost_usd, run_id),
+                "UPDATE runs SET state = ?, ended_at = ?, problem = ?, cost_usd = ?, last_message = ? WHERE id = ?",
+                (state, self.clock(), problem, cost_usd, last_message, run_id),
             )
 
     def get(self, run_id: str) -> RunRecord | None:
@@ -167,16 +177,22 @@ class RunStore:
             ).fetchall()
         return [StoredEvent(*row) for row in rows]
 
-    def session_for(self, digest: str) -> str | None:
-        """The session of the conversation whose visible part has this digest."""
+    def session_for(self, digest: str) -> tuple[str, int | None] | None:
+        """The session of the conversation whose visible part has this digest, and its last message at that time; no
+        message if the run is still working."""
         with self._database.read() as connection:
-            row = connection.execute("SELECT session FROM transcripts WHERE digest = ?", (digest,)).fetchone()
-        return None if row is None else str(row[0])
+            row = connection.execute(
+                "SELECT transcripts.session, last_message FROM transcripts LEFT JOIN runs ON runs.id = run "
+                "WHERE transcripts.digest = ?",
+                (digest,),
+            ).fetchone()
+        return None if row is None else (row[0], row[1])
 
-    def remember_transcript(self, digest: str, session_id: str) -> None:
+    def remember_transcript(self, digest: str, session_id: str, run_id: str) -> None:
         with self._database.write() as connection:
             connection.execute(
-                "INSERT OR REPLACE INTO transcripts VALUES (?, ?, ?)", (digest, session_id, self.clock())
+                "INSERT OR REPLACE INTO transcripts (digest, session, created_at, run) VALUES (?, ?, ?, ?)",
+                (digest, session_id, self.clock(), run_id),
             )
 
     def add_response(self, response: StoredResponse) -> None:

@@ -7,8 +7,9 @@ import hashlib
 import logging
 import secrets
 import threading
-from collections.abc import AsyncIterator
-from contextlib import suppress
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -16,10 +17,12 @@ import msgspec
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.events import AnyEvent, RunEnded, RunResult, TextStreamed
 from toolcrib.agent.host import AgentHost
-from toolcrib.core.errors import ToolcribError, UsageError
+from toolcrib.core.errors import SessionError, ToolcribError, UnknownSession
 from toolcrib.core.messages import Message
 from toolcrib.serve.questions import PendingQuestions, QuestionAnswered, QuestionAsked, QuestionEvent
 from toolcrib.serve.run_store import DAY_SECONDS, RunRecord, RunStore, StoredEvent
+from toolcrib.serve.tokens import Identity
+from toolcrib.sessions.records import Session
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +31,7 @@ GATHER_SECONDS = 0.03
 WRITE_SECONDS = 0.1
 """How often new events are written to the database."""
 STOP_SECONDS = 15.0
+CANCEL_SECONDS = 2.0
 LOST = "the server stopped while this run was working; ask again to go on"
 
 LoggedEvent = AnyEvent | QuestionEvent
@@ -59,6 +63,7 @@ class Run:
         self.events: list[LoggedRunEvent] = []
         self.unwritten: list[StoredEvent] = []
         self.open_questions: set[str] = set()
+        self.clients = 0
         self._pieces: list[str] = []
         self._gathering: asyncio.TimerHandle | None = None
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
@@ -76,6 +81,29 @@ class Run:
     def is_waiting(self) -> bool:
         """Whether the run waits for a person."""
         return bool(self.open_questions)
+
+    def waits_for(self, one: LoggedRunEvent) -> bool:
+        """Whether this event asked a question that is still open."""
+        return isinstance(one.event, QuestionAsked) and one.event.id in self.open_questions
+
+    def number_of_question(self, question_id: str) -> int:
+        """The number of the event that asked a question; 0 if this run did not ask it."""
+        found = (
+            one.number for one in self.events if isinstance(one.event, QuestionAsked) and one.event.id == question_id
+        )
+        return next(found, 0)
+
+    @contextmanager
+    def client(self) -> Iterator[None]:
+        """While a client waits for the answer. When the last one leaves, the run is stopped, unless it waits for a
+        person."""
+        self.clients += 1
+        try:
+            yield
+        finally:
+            self.clients -= 1
+            if not self.clients and self.result is None and not self.is_waiting:
+                self.agent.interrupt("the client left")
 
     def add(self, event: LoggedEvent) -> None:
         """Append an event, from any thread."""
@@ -113,7 +141,7 @@ class Run:
     def _append(self, event: LoggedEvent) -> None:
         number = len(self.events) + 1
         self.events.append(LoggedRunEvent(number, event))
-        self.unwritten.append(StoredEvent(number, self._loop.time(), _encode(event).decode()))
+        self.unwritten.append(StoredEvent(number, time.time(), _encode(event).decode()))
         self._grew.set()
         self._grew = asyncio.Event()
 
@@ -124,8 +152,8 @@ class Run:
                 one = self.events[after]
                 after += 1
                 yield one
-                if isinstance(one.event, RunEnded):
-                    return
+            if self.result is not None:
+                return
             await self._grew.wait()
 
 
@@ -140,6 +168,7 @@ class RunManager:
         self._runs: dict[str, Run] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._writer: asyncio.Task[None] | None = None
+        self._streams = 0
         self._is_closing = False
 
     @property
@@ -167,6 +196,40 @@ class RunManager:
     def of_session(self, session_id: str) -> Run | None:
         """The run that works on a session now."""
         return next((run for run in self.working if run.session_id == session_id), None)
+
+    def session(self, wanted: str, identity: Identity) -> Session:
+        """The session with exactly this id, no prefix and no `last`; sessions that no server opened, such as those of
+        the terminal, are for tokens of an admin only."""
+        with suppress(UnknownSession):
+            found = self._host.store.get(wanted)
+            if found.id == wanted and (identity.may("admin") or self._questions.is_served(found.id)):
+                return found
+        raise RunRefused(f"there is no session {wanted!r}", 404)
+
+    def continued(self, session_id: str, message_id: int | None) -> str | None:
+        """A session that goes on after this message: the session itself if that is its last, or a branch; None if the
+        session or the message is gone."""
+        store = self._host.store
+        try:
+            if message_id in (None, store.newest_message(session_id)):
+                return session_id
+            return store.branch(session_id, up_to=message_id).id
+        except SessionError:
+            return None
+
+    @contextmanager
+    def stream(self) -> Iterator[None]:
+        """While a stream is open."""
+        self._streams += 1
+        try:
+            yield
+        finally:
+            self._streams -= 1
+
+    def require_stream(self) -> None:
+        """Raises RunRefused if no further stream may be opened now."""
+        if self._streams >= self._limits.max_streams:
+            raise RunRefused(f"{self._streams} streams are open, which is the limit; try again later", 429)
 
     def agent(self, session_id: str | None, instructions: str = "") -> Agent:
         """An agent for a session, or for a new one."""
@@ -199,7 +262,7 @@ class RunManager:
             return None
         known = self._store.by_key(key)
         if known is not None and known.digest != digest:
-            raise RunRefused(f"the idempotency key {key!r} was used for another request", 409)
+            raise RunRefused("this idempotency key was used for another request", 409)
         return known
 
     def start(self, agent: Agent, question: Message, key: str | None = None, digest: str = "") -> Run:
@@ -222,19 +285,27 @@ class RunManager:
     async def _work(self, run: Run, question: Message) -> None:
         try:
             await run.agent.run(question, on_event=run.add)
-        except UsageError as error:
+        except ToolcribError as error:
             run.add(RunEnded(result=RunResult(outcome="failed", problem=str(error), session_id=run.session_id)))
         finally:
+            self._tasks.pop(run.id, None)
             self._questions.unwatch(run.session_id)
             if run.result is None:
                 # The task was cancelled: the server is closing.
                 run.add(RunEnded(result=RunResult(outcome="interrupted", problem=LOST, session_id=run.session_id)))
-            result = run.result
-            assert result is not None
-            self._write([run])
-            self._store.end(run.id, result.outcome, result.problem, result.usage.cost_usd or 0.0)
-            self._tasks.pop(run.id, None)
+            self._end(run)
             self._forget_old()
+
+    def _end(self, run: Run) -> None:
+        result = run.result
+        assert result is not None
+        cost = result.usage.cost_usd or 0.0
+        try:
+            self._write([run])
+            newest = self._host.store.newest_message(run.session_id)
+            self._store.end(run.id, result.outcome, result.problem, cost, newest)
+        except ToolcribError:
+            logger.exception("cannot record the end of run %s", run.id)
 
     def _forget_old(self) -> None:
         """Keep the events of the latest runs in memory; older ones are read from the database."""
@@ -266,8 +337,12 @@ class RunManager:
             run.agent.interrupt("the server is stopping")
         if self._tasks:
             await asyncio.wait(list(self._tasks.values()), timeout=STOP_SECONDS)
-        for task in list(self._tasks.values()):
+        left = list(self._tasks.values())
+        for task in left:
             task.cancel()
+        if left:
+            # They still write how they ended.
+            await asyncio.wait(left, timeout=CANCEL_SECONDS)
 
     async def close(self) -> None:
         """Stop, and write what is left."""

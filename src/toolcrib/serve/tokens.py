@@ -6,11 +6,12 @@ import hashlib
 import re
 import secrets
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Literal, get_args
 
 import msgspec
 
-from toolcrib.config.files import OWNER_FILE, make_folder, replace_file
+from toolcrib.config.files import OWNER_FILE, replace_file, writing
 from toolcrib.config.paths import Home
 from toolcrib.core.errors import UsageError
 from toolcrib.http_server import is_equal_secret
@@ -57,16 +58,23 @@ class TokenStore:
         """The owner's token, created at the first use."""
         if self._given:
             return self._given
+        stored = self._stored()
+        if stored:
+            return stored
+        with writing(self._file) as target:
+            # Another process may have been first.
+            stored = self._stored()
+            if not stored:
+                stored = secrets.token_urlsafe(32)
+                replace_file(target, stored.encode() + b"\n", mode=OWNER_FILE)
+        return stored
+
+    def _stored(self) -> str:
         try:
             stored = self._file.read_text(encoding="utf-8").strip()
         except FileNotFoundError:
-            stored = ""
-        if stored:
-            return require_strong(stored, str(self._file))
-        token = secrets.token_urlsafe(32)
-        make_folder(self._folder)
-        replace_file(self._file, token.encode() + b"\n", mode=OWNER_FILE)
-        return token
+            return ""
+        return require_strong(stored, str(self._file)) if stored else ""
 
     def identify(self, token: str) -> Identity | None:
         """The identity behind a token; None for an unknown one."""
@@ -91,23 +99,27 @@ class TokenStore:
 
     def create(self, name: str, scopes: Iterable[TokenScope]) -> str:
         """A new token with these scopes; it is shown once."""
-        others = self.others()
-        if name == OWNER or name in others:
-            raise TokenError(f"there is already a token {name!r}; choose another name, or revoke it first")
+        if not name.isprintable() or not name.strip():
+            raise TokenError("a token needs a name without control characters; it appears in the access log")
         token = secrets.token_urlsafe(32)
-        self._write(others | {name: StoredToken(sha256=_digest(token), scopes=tuple(scopes))})
+        with writing(self._others_file) as target:
+            others = self.others()
+            if name == OWNER or name in others:
+                raise TokenError(f"there is already a token {name!r}; choose another name, or revoke it first")
+            _write(target, others | {name: StoredToken(sha256=_digest(token), scopes=tuple(scopes))})
         return token
 
     def revoke(self, name: str) -> None:
-        others = self.others()
-        if others.pop(name, None) is None:
-            known = ", ".join(others) or "none"
-            raise TokenError(f"there is no token {name!r} to revoke; there are: {known}")
-        self._write(others)
+        with writing(self._others_file) as target:
+            others = self.others()
+            if others.pop(name, None) is None:
+                known = ", ".join(others) or "none"
+                raise TokenError(f"there is no token {name!r} to revoke; there are: {known}")
+            _write(target, others)
 
-    def _write(self, others: dict[str, StoredToken]) -> None:
-        make_folder(self._folder)
-        replace_file(self._others_file, msgspec.json.format(msgspec.json.encode(others)), mode=OWNER_FILE)
+
+def _write(target: Path, others: dict[str, StoredToken]) -> None:
+    replace_file(target, msgspec.json.format(msgspec.json.encode(others)), mode=OWNER_FILE)
 
 
 def require_strong(token: str, source: str) -> str:

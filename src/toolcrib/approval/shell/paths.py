@@ -51,7 +51,7 @@ HOME_CONFIG = re.compile(r"\.(?:toolcrib|hermes)(?:/|$)")
 SECRET_DIRECTORY = re.compile(
     r"/\.(?:ssh/(?:id_|identity|\*)|ssh/?$|aws/(?:credentials|config|sso|cli/cache)|aws/?$|kube(?:/config)?$"
     r"|docker/config\.json$|gnupg(?:/|$)|config/(?:gcloud|gh/hosts\.yml|op|doctl|rclone)|azure(?:/|$)"
-    r"|password-store(?:/|$)|local/share/keyrings|terraform\.d/credentials|(?:toolcrib|hermes)/(?:\.env$|mcp_tokens(?:/|$)))"
+    r"|password-store(?:/|$)|local/share/keyrings|terraform\.d/credentials|(?:toolcrib|hermes)/(?:\.env$|(?:mcp_tokens|serve)(?:/|$)))"
 )
 """Searched for in the whole path with a leading slash; every alternative starts with the same two characters."""
 SSH_DIRECTORY = re.compile(r"/\.ssh/(?!known_hosts|config$|authorized_keys)")
@@ -258,6 +258,8 @@ def is_secret(path: str) -> bool:
         or SECRET_SYSTEM_FILE.match(path)
         or "/run/secrets/" in path
         or "Library/Keychains" in path
+        # The tokens of `toolcrib serve`, in whichever home: with them, an agent could answer its own approvals.
+        or ("/" + path).endswith(("/serve/token", "/serve/tokens.json"))
         or holds_ssh_key("/" + path)
     )
     return bool(found) and not PUBLIC.search(path)

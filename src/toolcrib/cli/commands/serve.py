@@ -65,10 +65,17 @@ def serve(ctx: click.Context, host: str | None, port: int | None, token_file: Pa
 async def _serve(settings: Settings, tokens: TokenStore) -> int:
     # Importing the web server takes a quarter of a second, and no other command needs it.
     from toolcrib.http_server import base_url, open_socket  # noqa: PLC0415
-    from toolcrib.serve.app import AgentServer, require_safe_start, serve_agents  # noqa: PLC0415
+    from toolcrib.serve.app import (  # noqa: PLC0415
+        AgentServer,
+        only_server,
+        require_safe_start,
+        require_usable_tls,
+        serve_agents,
+    )
 
     chosen = settings.serve
     require_safe_start(chosen, chosen.host)
+    require_usable_tls(chosen)
     tokens.owner_token()
     listening = open_socket(chosen.host, chosen.port, "`--port 0`")
     server = AgentServer(settings, tokens, registry=registry)
@@ -86,8 +93,9 @@ async def _serve(settings: Settings, tokens: TokenStore) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped, number)
     url = base_url(listening, "https" if chosen.tls_certificate else "http")
-    note(f"Serving at {url}; `toolcrib serve token` prints the token. Press Ctrl-C to stop.")
-    await serve_agents(server, chosen.host, listening, stop)
+    with only_server(settings.home):
+        note(f"Serving at {url}; `toolcrib serve token` prints the token. Press Ctrl-C to stop.")
+        await serve_agents(server, chosen.host, listening, stop)
     return code
 
 
@@ -128,11 +136,13 @@ def token(name: str | None, scopes: tuple[TokenScope, ...], revoke: str | None, 
 
 def _tokens(settings: Settings, file: Path | None) -> TokenStore:
     try:
-        from toolcrib.serve.tokens import TokenStore  # noqa: PLC0415 - imports the web server
+        from toolcrib.serve.tokens import TokenStore, require_strong  # noqa: PLC0415 - imports the web server
     except ModuleNotFoundError as error:
         raise UsageError(f"the server needs more packages ({error}); run `pip install 'toolcrib[serve]'`") from error
     if file is not None:
-        return TokenStore(settings.home, file.read_text(encoding="utf-8").strip(), f"the file {str(file)!r}")
+        source = f"the file {str(file)!r}"
+        # An empty file must not fall back to the stored token.
+        return TokenStore(settings.home, require_strong(file.read_text(encoding="utf-8").strip(), source), source)
     return TokenStore(settings.home, environment().get(TOKEN_VARIABLE, "").strip(), TOKEN_VARIABLE)
 
 
