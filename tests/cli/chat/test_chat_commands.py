@@ -140,7 +140,7 @@ def test_undo_takes_back_the_exchange_and_puts_files_back(home: Path, tmp_path: 
         assert (work / "kept.txt").read_text() == "written by the tool"
 
         chat.enter("/undo")
-        chat.wait_for("Undone", "kept.txt (changed)", "answer ❯")
+        chat.wait_for("Undone", "It also changed ~/work/kept.txt.", "answer ❯")
         chat.enter("perhaps")
         chat.wait_for("neither yes nor no")
         chat.enter("y")
@@ -152,13 +152,40 @@ def test_undo_takes_back_the_exchange_and_puts_files_back(home: Path, tmp_path: 
         chat.wait_until(lambda _: (work / "kept.txt").read_text() == "written by the tool", "the redone file")
         chat.wait_idle()
         chat.enter("/diff")
-        chat.wait_for("-as it was", "+written by the tool")
+        chat.wait_for("--- kept.txt", "-as it was", "+written by the tool")
+        chat.wait_idle()
+        chat.enter("/redo")
+        chat.wait_for_answer("/redo", "nothing to redo")
         chat.wait_idle()
         chat.enter("/undo 1")
         chat.wait_until(lambda _: (work / "kept.txt").read_text() == "as it was", "the undone file")
         chat.wait_idle()
         chat.enter("/undo")
         chat.wait_for("nothing to undo")
+
+
+def test_undo_of_many_files_is_short_and_says_that_head_stays(home: Path, tmp_path: Path) -> None:
+    """The end of a long list is counted, and what undo cannot restore is told."""
+    work = tmp_path / "work"
+    (work / ".git" / "refs").mkdir(parents=True)
+    (work / ".git" / "objects").mkdir()
+    (work / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    files = [work / f"{number}.txt" for number in range(30)]
+    for file in files:
+        file.write_text("old")
+    command = "git symbolic-ref HEAD refs/heads/other; for one in *.txt; do echo new > $one; done"
+    steps = [{"call": "terminal", "arguments": {"command": command}}, {"say": "Switched."}]
+    with ChatProgram(make_home(home, steps), cwd=work, columns=100) as chat:
+        chat.wait_idle()
+        chat.enter("switch")
+        chat.wait_for("Switched.")
+        chat.wait_idle()
+        chat.enter("/undo")
+        chat.wait_for("~/work/0.txt", "and 22 more.", "answer ❯")
+        chat.enter("y")
+        chat.wait_for("HEAD stays at other", "  ~/work/0.txt: restored", "  and 10 more", "30 files were restored.")
+
+    assert {file.read_text() for file in files} == {"old"}
 
 
 def test_a_question_of_a_command_can_be_left_with_ctrl_c(home: Path, tmp_path: Path) -> None:

@@ -51,6 +51,25 @@ def test_a_session_is_picked_and_replayed_folded(home: Path) -> None:
     assert "Whales sing." in replayed
 
 
+def test_a_replay_shows_how_each_call_ended(home: Path) -> None:
+    """What failed or was refused is no success when the session is shown again."""
+    steps = [
+        {"call": "terminal", "arguments": {"command": "exit 3"}},
+        {"call": "broken", "arguments": {}},
+        {"call": "terminal", "arguments": {"command": "echo fine"}},
+        {"say": "Three calls."},
+    ]
+    with ChatProgram(make_home(home, steps)) as chat:
+        chat.wait_idle()
+        chat.enter("go")
+        chat.wait_for("Three calls.")
+        chat.wait_idle()
+        chat.leave()
+
+    with ChatProgram(home, "chat", "--continue") as chat:
+        chat.wait_for("Resumed", "✗ terminal exit 3 · exit 3", "✗ broken · failed", "✓ terminal echo fine\n")
+
+
 class ModelList(BaseHTTPRequestHandler):
     """A server with two models."""
 

@@ -11,9 +11,8 @@ from msgspec import Struct
 from rich.text import Text
 
 from toolcrib.cli.chat.slash import Chat
-from toolcrib.cli.chat.summary import short_path
-from toolcrib.cli.output import clean, one_line, plural
-from toolcrib.cli.undo_output import FORCE_HINT, NOTHING, call_lines, outcome_lines
+from toolcrib.cli.output import clean, one_line, plural, short_path
+from toolcrib.cli.undo_output import FORCE_HINT, NOTHING, NOTHING_TO_REDO, call_lines, outcome_lines
 from toolcrib.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -145,12 +144,12 @@ async def _undo_calls(chat: Chat, arguments: _UndoArguments) -> None:
         done = await asyncio.to_thread(history.undo_to, session_id, arguments.call_id, force=force, dry_run=dry_run)
     else:
         done = await asyncio.to_thread(history.undo_calls, session_id, arguments.count, force=force, dry_run=dry_run)
-    _show(chat, done, force=force, dry_run=dry_run)
+    _show(chat, done, force=force, dry_run=dry_run, redo=arguments.redo)
 
 
-def _show(chat: Chat, done: UndoResult, *, force: bool, dry_run: bool = False) -> None:
+def _show(chat: Chat, done: UndoResult, *, force: bool, dry_run: bool = False, redo: bool = False) -> None:
     if not done.files and not done.calls:
-        chat.screen.say(NOTHING)
+        chat.screen.say(NOTHING_TO_REDO if redo else NOTHING)
         return
     for line in outcome_lines(done, dry_run=dry_run):
         chat.screen.note(line)
@@ -160,7 +159,8 @@ def _show(chat: Chat, done: UndoResult, *, force: bool, dry_run: bool = False) -
 
 def _names(files: list[ChangedFile]) -> str:
     more = f" and {len(files) - SHOWN_FILES} more" if len(files) > SHOWN_FILES else ""
-    return ", ".join(f"{short_path(one.path)} ({one.kind})" for one in files[:SHOWN_FILES]) + more
+    names = [short_path(one.path) + (f" ({one.kind})" if one.kind != "changed" else "") for one in files[:SHOWN_FILES]]
+    return ", ".join(names) + more
 
 
 def _coloured(diff: str) -> Text:
