@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolcrib.approval.value_forms import TextForms, ValueForms
+from toolcrib.approval.value_index import TextForms, ValueForms
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from tests.browser.conftest import Browsing, html
 from tests.web.sites import Site
-from toolcrib.browser import remote
+from toolcrib.browser import chromium
 from toolcrib.browser.chromium import BrowserFailed
 from toolcrib.compat.agent_web_providers import BrowserProvider
 from toolcrib.registry.default import registry as default_registry
@@ -74,16 +74,16 @@ async def test_a_provider_gets_its_browser_back(open_browsing: Callable[..., Bro
 def test_an_unknown_provider_is_named() -> None:
     """A name that no plugin offers is refused with the nearest one."""
     with pytest.raises(BrowserFailed, match="did you mean 'cloud'"):
-        remote._provider("clout", [LoadedPlugin(Cloud())])
+        chromium._provider("clout", [LoadedPlugin(Cloud())])
 
 
 def test_the_key_of_a_remote_browser_comes_from_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     """The config has only its name; without the variable, the error names that."""
     monkeypatch.setenv("CLOUD_KEY", "k-1")
-    assert remote._with_variables("wss://c.example?key=${CLOUD_KEY}") == "wss://c.example?key=k-1"
+    assert chromium._with_variables("wss://c.example?key=${CLOUD_KEY}") == "wss://c.example?key=k-1"
     monkeypatch.delenv("CLOUD_KEY")
     with pytest.raises(BrowserFailed, match="CLOUD_KEY"):
-        remote._with_variables("wss://c.example?key=${CLOUD_KEY}")
+        chromium._with_variables("wss://c.example?key=${CLOUD_KEY}")
 
 
 @pytest.mark.services

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -67,3 +70,36 @@ def test_links_in_the_place_of_folders_lead_nowhere(workspace: Path, outside: Pa
     (workspace / link).symlink_to(outside)
     guards.leave(workspace)
     assert listed(outside) == before
+
+
+def test_a_link_that_appears_while_the_guard_works_leads_nowhere(workspace: Path, outside: Path):
+    """A program swaps the folder of hooks for a link and back; whenever the guard looks, others lose nothing."""
+    hooks, moved = workspace / ".git" / "hooks", workspace / "moved"
+    for sample in hooks.iterdir():
+        sample.unlink()
+    before, guards, stop = listed(outside), GitGuards("the command's"), threading.Event()
+
+    def swap() -> None:
+        while not stop.is_set():
+            hooks.rename(moved)
+            hooks.symlink_to(outside)
+            hooks.unlink()
+            moved.rename(hooks)
+
+    guards.enter(workspace)
+    swapping = threading.Thread(target=lambda: suppressed(swap))
+    swapping.start()
+    try:
+        for _ in range(300):
+            guards.check(workspace)
+    finally:
+        stop.set()
+        swapping.join()
+    guards.leave(workspace)
+    assert listed(outside) == before
+
+
+def suppressed(swap: Callable[[], None]) -> None:
+    """The guard may set the link or the folder aside, and then there is nothing left to swap."""
+    with contextlib.suppress(OSError):
+        swap()

@@ -20,7 +20,7 @@ from toolcrib.testing import ScriptedAsker, isolated_runtime
 from toolcrib.web import guard
 from toolcrib.web.providers.keyless import Ddgs, exa_text_hits
 from toolcrib.web.providers.provider import ProviderFailed
-from toolcrib.web.search import NO, ONCE, YES
+from toolcrib.web.service import NO, ONCE, YES
 
 KEY = "key-0123456789abcdef"
 

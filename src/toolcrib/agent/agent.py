@@ -22,6 +22,7 @@ from toolcrib.agent.host import AgentHost
 from toolcrib.agent.loop import run_question
 from toolcrib.agent.prompt import PromptSources, build_prompt
 from toolcrib.agent.tool_selection import ToolSelection
+from toolcrib.config.agent_settings import AgentSettings
 from toolcrib.core.approvals import EntryPoint, Mode
 from toolcrib.core.attempt import notify
 from toolcrib.core.context import Asker, CancelToken
@@ -103,10 +104,7 @@ class Agent:
         self._at_rest: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._at_rest.set_result(None)
         self._cwd = str(Path(cwd).expanduser().absolute()) if cwd is not None else runtime.workspace
-        self.max_turns, self.max_calls = _checked_budget(
-            settings.agent.max_turns if max_turns is None else max_turns,
-            settings.agent.max_calls if max_calls is None else max_calls,
-        )
+        self.max_turns, self.max_calls = _checked_budget(settings.agent, max_turns, max_calls)
         self.dry_run = dry_run
         self.mode: Mode = mode or settings.agent.mode
         """How much it may do on its own; may be changed at any time, also while it works."""
@@ -431,7 +429,9 @@ def _renamed_host(host: AgentHost | None, workshop: AgentHost | None) -> AgentHo
     return host or workshop
 
 
-def _checked_budget(max_turns: int, max_calls: int) -> tuple[int, int]:
+def _checked_budget(configured: AgentSettings, turns: int | None, calls: int | None) -> tuple[int, int]:
+    max_turns = configured.max_turns if turns is None else turns
+    max_calls = configured.max_calls if calls is None else calls
     if max_turns < 1 or max_calls < 0:
         raise UsageError(f"a budget of {max_turns} turns and {max_calls} calls is too small; allow at least one turn")
     return max_turns, max_calls

@@ -8,8 +8,7 @@ from decimal import Decimal, InvalidOperation
 from functools import cached_property
 
 from toolcrib.approval.json_pointers import values_at
-from toolcrib.approval.value_forms import TextForms, ValueForms, ValueKind
-from toolcrib.approval.value_index import Leaf, SessionValues, name_parts
+from toolcrib.approval.value_index import Leaf, SessionValues, TextForms, ValueForms, ValueKind, name_parts
 from toolcrib.approval.wording import (
     DELEGATES,
     REFERS,

@@ -14,8 +14,8 @@ from typing import Any
 
 from playwright.async_api import Error, FilePayload, Playwright, async_playwright
 
-from toolcrib.browser import devtools, remote
-from toolcrib.browser.chromium import BrowserFailed, ChromiumLedger, launch
+from toolcrib.browser import devtools
+from toolcrib.browser.chromium import BrowserFailed, ChromiumLedger, connect, is_remote, launch
 from toolcrib.browser.files import DownloadSaver, read_upload
 from toolcrib.browser.page_facts import ElementFacts, click_effects, press_effects, type_effects
 from toolcrib.browser.proxy import GuardProxy
@@ -99,7 +99,7 @@ class BrowserService:
             url = f"https://{url}"
         try:
             address = self.guard.check(url)
-            if remote.is_remote(self._settings):
+            if is_remote(self._settings):
                 # No proxy of ours stands in front of that browser.
                 await self.guard.resolve(address.host, address.port)
         except ToolcribError as error:
@@ -374,8 +374,8 @@ class BrowserService:
             return self._save_file(url, text.encode("utf-8", "replace"), ".txt")
 
         settings = self._settings.browser
-        if remote.is_remote(self._settings):
-            browser = await remote.connect(driver, self._settings, self._services.plugins, key)
+        if is_remote(self._settings):
+            browser = await connect(driver, self._settings, self._services.plugins, key)
             return BrowserSession(browser, settings, save, can_answer=can_answer)
         proxy = GuardProxy(self.guard, self._settings.web.proxy)
         try:

@@ -13,8 +13,7 @@ import msgspec
 from playwright.async_api import BrowserContext, Error, FilePayload, Frame, Locator, Response
 from playwright.async_api import TimeoutError as PlaywrightTimeout
 
-from toolcrib.browser.page_facts import ElementFacts
-from toolcrib.browser.page_scripts import (
+from toolcrib.browser.page_facts import (
     DRAW_MARKS,
     ELEMENT_FACTS,
     FOCUSED_ELEMENT,
@@ -24,6 +23,7 @@ from toolcrib.browser.page_scripts import (
     REST,
     SCROLL,
     TEXT,
+    ElementFacts,
 )
 from toolcrib.browser.proxy import REFUSED_HEADER, GuardProxy
 from toolcrib.browser.snapshot import PageSnapshot, SnapshotNode, changes, given_ref, read_snapshot, without_boxes

@@ -372,6 +372,7 @@ class Pipeline:
                 return
             if may_act and asked.decision == "ask" and verdict.decision == "allow":
                 verdict = self._judged_again(call, asked, verdict)
+                effects = call.effects
         if verdict.decision != "allow":
             raise CallRefused(outcome.denied(verdict, entry.name, ctx))
         if may_act:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from msgspec import Struct
@@ -34,6 +35,7 @@ ATTRIBUTES = "info/attributes"
 LARGEST = 4_000_000
 USABLE = 0o700
 POINTER = b"gitdir:"
+OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 class _Folder(Struct, frozen=True):
@@ -188,25 +190,25 @@ class GitGuard:
                 yield self._shown(path)
 
     def _restore_file(self, path: Path, before: _File | None) -> None:
-        self._require_inside(path)
         now = _identity(path)[0]
-        if before is not None and stat.S_ISDIR(before.mode) and stat.S_ISDIR(now):
-            path.chmod(stat.S_IMODE(before.mode))
-            return
-        if stat.S_ISDIR(now) or (before is not None and before.size > LARGEST):
+        is_same_folder = before is not None and stat.S_ISDIR(before.mode) and stat.S_ISDIR(now)
+        if not is_same_folder and (stat.S_ISDIR(now) or (before is not None and before.size > LARGEST)):
             # Not deleted: it may contain something valuable.
             self._set_aside(path)
-        elif now:
-            path.unlink()
-        if before is None or before.size > LARGEST:
-            return
-        if stat.S_ISLNK(before.mode):
-            path.symlink_to(os.fsdecode(before.data))
-        elif stat.S_ISDIR(before.mode):
-            path.mkdir(stat.S_IMODE(before.mode))
-        elif stat.S_ISREG(before.mode):
-            path.write_bytes(before.data)
-            path.chmod(stat.S_IMODE(before.mode))
+            now = 0
+        with self._folder_of(path) as folder:
+            if now and not is_same_folder:
+                os.unlink(path.name, dir_fd=folder)
+            if before is None or before.size > LARGEST:
+                return
+            if stat.S_ISLNK(before.mode):
+                os.symlink(before.data, path.name, dir_fd=folder)
+            elif stat.S_ISDIR(before.mode):
+                if not is_same_folder:
+                    os.mkdir(path.name, dir_fd=folder)
+                _set_mode(path.name, OPEN_FOLDER, before.mode, folder)
+            elif stat.S_ISREG(before.mode):
+                _create(path.name, before.data, before.mode, folder)
 
     def _defuse(self, path: Path) -> Iterator[str]:
         """Take out of a new repository what git would run; yields what was set aside."""
@@ -227,7 +229,9 @@ class GitGuard:
             if file.name in SETTINGS_FILES and stat.S_ISREG(content.mode):
                 if starts_programs(_text(content)) != frozenset():
                     yield self._set_aside(file)
-                    file.write_text(harmless_settings(_text(content)), encoding="utf-8")
+                    with self._folder_of(file) as folder:
+                        harmless = harmless_settings(_text(content)).encode("utf-8", "surrogateescape")
+                        _create(file.name, harmless, content.mode, folder)
             elif file.name == COMMON and path.parent.name == WORKTREES and content.data.strip() == b"../..":
                 continue
             else:
@@ -247,22 +251,52 @@ class GitGuard:
 
     def _set_aside(self, path: Path) -> str:
         """Rename what is where git looks; returns both names."""
-        self._require_inside(path)
-        aside = next(
-            other
-            for number in itertools.count(1)
-            if not os.path.lexists(other := path.with_name(f"{path.name}.of-script-{number}"))
-        )
-        path.rename(aside)
-        return f"{self._shown(path)} (now {aside.name})"
+        with self._folder_of(path) as folder:
+            taken = set(os.listdir(folder))  # noqa: PTH208 - of a descriptor
+            names = (f"{path.name}.of-script-{number}" for number in itertools.count(1))
+            aside = next(name for name in names if name not in taken)
+            os.rename(path.name, aside, src_dir_fd=folder, dst_dir_fd=folder)
+        return f"{self._shown(path)} (now {aside})"
 
-    def _require_inside(self, path: Path) -> None:
-        """Nothing outside the workspace is ever changed, wherever a link of a program or a setting leads."""
-        if not Path(os.path.realpath(path.parent)).is_relative_to(os.path.realpath(self._workspace)):
+    @contextmanager
+    def _folder_of(self, path: Path) -> Iterator[int]:
+        """The folder that contains a path, opened from the workspace on without following links.
+
+        Programs may still run and put a link in its place at any moment. Whatever is changed is changed in the opened
+        folder, so nothing outside the workspace ever is.
+        """
+        real = Path(os.path.realpath(self._workspace))
+        top = self._workspace if path.is_relative_to(self._workspace) else real
+        if not path.is_relative_to(top):
             raise OSError(errno.ELOOP, "it leads out of the workspace")
+        folder = os.open(top, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for name in path.relative_to(top).parts[:-1]:
+                inner = os.open(name, OPEN_FOLDER, dir_fd=folder)
+                os.close(folder)
+                folder = inner
+            yield folder
+        finally:
+            os.close(folder)
 
     def _shown(self, path: Path) -> str:
         return os.path.relpath(path, self._workspace)
+
+
+def _create(name: str, data: bytes, mode: int, folder: int) -> None:
+    """A new file; fails if anything is in its place."""
+    descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=folder)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        os.fchmod(descriptor, stat.S_IMODE(mode))
+
+
+def _set_mode(name: str, flags: int, mode: int, folder: int) -> None:
+    descriptor = os.open(name, flags, dir_fd=folder)
+    try:
+        os.fchmod(descriptor, stat.S_IMODE(mode))
+    finally:
+        os.close(descriptor)
 
 
 def _starts_the_same(path: Path, before: _File | None, now: _File | None) -> bool:
@@ -307,7 +341,7 @@ def _inside(folder: Path) -> list[Path]:
     """What a folder contains; nothing if it is a link, which would lead to files of others."""
     try:
         # Opened without following, so that nobody can put a link in its place in between.
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        descriptor = os.open(folder, OPEN_FOLDER)
     except OSError:
         return []
     try:

@@ -278,8 +278,16 @@ def print_page(report: DoctorReport) -> None:
 
 def _tools(report: DoctorReport) -> list[str]:
     total = plural(len(report.tools) - len(report.unavailable), "tool") + " available"
-    lines = [total, *(f"{state.name}: {state.outcome.reason}" for state in report.unavailable)]
+    by_reason: dict[str, list[str]] = {}
+    for state in report.unavailable:
+        by_reason.setdefault(state.outcome.reason, []).append(state.name)
+    lines = [total, *(f"{_named(names)}: {reason}" for reason, names in by_reason.items())]
     return lines if report.unavailable else [f"{total}, none unavailable"]
+
+
+def _named(names: list[str]) -> str:
+    """The names, or the first ones of many."""
+    return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2} more"
 
 
 def _plugins(report: DoctorReport) -> list[str]:
