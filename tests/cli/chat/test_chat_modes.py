@@ -34,6 +34,10 @@ def test_ask_mode_shows_each_edit_as_a_diff_and_asks(home: Path) -> None:
         assert "| -old line" in shown
         assert "| +new line" in shown
         assert "content=" not in shown
+        for key in ("x", ENTER, "z"):
+            chat.type(key)
+            chat.wait_until(lambda text, key=key: ("Press one of these" in text) == (key != ENTER), "an explanation")
+        assert chat.wait_for_question().count("[n] No") == 1
         chat.type("n")
         chat.wait_until(lambda _: "+other line" in chat.text, "the second question")
         chat.wait_for_question()

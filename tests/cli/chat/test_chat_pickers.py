@@ -9,7 +9,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-from tests.cli.chat.chat_program import ChatProgram, make_home, session_text
+from tests.cli.chat.chat_program import CTRL_O, ChatProgram, make_home, session_text
 from toolcrib.cli.chat.picker import Picker, PickerRow
 from toolcrib.cli.chat.symbols import symbols_for
 from toolcrib.cli.chat.user_commands import filled_in
@@ -68,6 +68,14 @@ def test_a_replay_shows_how_each_call_ended(home: Path) -> None:
 
     with ChatProgram(home, "chat", "--continue") as chat:
         chat.wait_for("Resumed", "✗ terminal exit 3 · exit 3", "✗ broken · failed", "✓ terminal echo fine\n")
+        chat.wait_idle()
+        chat.enter("/show")
+        chat.wait_for_answer("/show", "1  terminal  exit 3", "3  terminal  echo fine")
+        chat.wait_idle()
+        chat.type(CTRL_O)
+        chat.wait_for("3. terminal  echo fine\n  │ fine\n")
+        chat.enter("/show 2")
+        chat.wait_for("2. broken", "no such planet")
 
 
 class ModelList(BaseHTTPRequestHandler):

@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,9 +16,11 @@ from rich.padding import Padding
 from rich.text import Text
 
 from toolcrib.agent.events import CallFinished
+from toolcrib.agent.tool_calls import summary_of
 from toolcrib.cli.chat.status import RunningCall
 from toolcrib.cli.chat.symbols import Symbols, fitted, short_duration
 from toolcrib.cli.output import cell_width, clean, one_line, plural
+from toolcrib.core.messages import Message
 from toolcrib.core.types import JsonObject, ResultStatus
 
 MAX_DIFF_LINES = 60
@@ -251,6 +253,12 @@ class CallHistory:
         self._latest_text = text
         return self._count
 
+    def load(self, session_id: str, messages: Sequence[Message]) -> None:
+        """Number the calls of a resumed session, so that they can be shown too."""
+        for call in (call for message in messages for call in message.tool_calls):
+            summary = one_line(summary_of(call.arguments))
+            self.add(session_id, RunningCall(call.id, one_line(call.name), summary, 0.0), "")
+
     def latest(self, count: int) -> list[CallHandle]:
         return list(self._handles)[-count:]
 
@@ -260,7 +268,7 @@ class CallHistory:
 
     def text(self, handle: CallHandle) -> str:
         """The result of a call as the model got it; empty if it is gone."""
-        if handle.number == self._count:
+        if handle.number == self._count and self._latest_text:
             return self._latest_text
         return self._stored(handle.session_id, handle.call_id)
 

@@ -88,6 +88,7 @@ async def resume(chat: Chat, wanted: str) -> None:
         chat.screen.say("This is the current session.")
         return
     await chat.use(chat.new_agent(session.id), "resume")
+    chat.screen.calls.load(session.id, chat.agent.messages)
     frontend = chat.screen.frontend
     frontend.show(replay(chat.agent, chat.status.symbols, frontend.columns), gap=True)
 
