@@ -188,6 +188,31 @@ def test_undo_of_many_files_is_short_and_says_that_head_stays(home: Path, tmp_pa
     assert {file.read_text() for file in files} == {"old"}
 
 
+def test_undo_does_not_offer_what_something_else_changed_meanwhile(home: Path, tmp_path: Path) -> None:
+    """A file that an editor wrote while a command ran is named as such, and stays."""
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "mine.txt").write_text("before")
+    command = "echo new > its.txt; touch ../running; until [ -e ../gate ]; do sleep 0.02; done"
+    steps = [{"call": "terminal", "arguments": {"command": command}}, {"say": "Written."}]
+    with ChatProgram(make_home(home, steps), cwd=work, columns=100) as chat:
+        chat.wait_idle()
+        chat.enter("write it")
+        chat.wait_until(lambda _: (tmp_path / "running").exists(), "the command")
+        (work / "mine.txt").write_text("by an editor")
+        (tmp_path / "gate").touch()
+        chat.wait_for("Written.")
+        chat.wait_idle()
+        chat.enter("/undo")
+        shown = chat.wait_for("perhaps by something else: ~/work/mine.txt.", "It also changed", "answer ❯")
+        assert "mine.txt" not in shown.rpartition("It also changed")[2]
+        chat.enter("y")
+        chat.wait_for("restored, 1 skipped.")
+
+    assert (work / "mine.txt").read_text() == "by an editor"
+    assert not (work / "its.txt").exists()
+
+
 def test_a_question_of_a_command_can_be_left_with_ctrl_c(home: Path, tmp_path: Path) -> None:
     """Whoever does not want to answer gets the input line back, and nothing is done."""
     file = tmp_path / "work" / "new.txt"

@@ -41,13 +41,15 @@ async def undo(chat: Chat, words: str) -> None:
         await _undo_calls(chat, arguments)
         return
     history, session_id = chat.host.file_history, chat.agent.session_id
-    before = await asyncio.to_thread(history.changed, session_id)
+    changed = await asyncio.to_thread(history.changed, session_id)
+    before = [one for one in changed if arguments.force or not one.during]
     undone = undo_last_exchange(chat)
     if undone is not None:
         chat.host.todo.restore(session_id, chat.agent.messages)
         text = f"Undone: {one_line(undone.question)!r} and what followed ({plural(undone.count, 'message')})."
         chat.screen.say(text)
     of_exchange = [one for one in before if undone is not None and undone.call_ids.intersection(one.call_ids)]
+    _note_others(chat, [one for one in changed if one not in before])
     if not before:
         if undone is None:
             chat.screen.say(NOTHING)
@@ -77,8 +79,7 @@ async def show_diff(chat: Chat, path: str) -> None:
         chat.screen.frontend.show(_cut(shown), gap=True)
     elif not others:
         chat.screen.say("This session has changed no files.")
-    if others:
-        chat.screen.note(f"Changed while commands ran, perhaps by something else: {_names(others)}.")
+    _note_others(chat, others)
 
 
 class UndoneExchange(Struct, frozen=True):
@@ -155,6 +156,11 @@ def _show(chat: Chat, done: UndoResult, *, force: bool, dry_run: bool = False, r
         chat.screen.note(line)
     if done.refused and not force:
         chat.screen.note(FORCE_HINT.replace("Add", "Type /undo with"))
+
+
+def _note_others(chat: Chat, files: list[ChangedFile]) -> None:
+    if files:
+        chat.screen.note(f"Changed while commands ran, perhaps by something else: {_names(files)}.")
 
 
 def _names(files: list[ChangedFile]) -> str:
