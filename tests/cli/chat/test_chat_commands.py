@@ -25,6 +25,7 @@ def register(ctx):
 
 COMMANDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("/help", ("/steer TEXT", "/undo", "Ctrl-C")),
+    ("/help undo", ("/undo [N | --list | --to CALL]", "Undo the last exchange")),
     ("/help steer", ("/steer TEXT: Guide the agent",)),
     ("/tools", ("slow", "demo", "terminal", "offered")),
     ("/tools demo", ("slow", "edit", "broken")),
@@ -124,6 +125,14 @@ def test_new_resume_and_branch_change_the_session(home: Path) -> None:
         chat.leave()
 
     assert session_text(home).count("about whales") == 2
+
+
+def test_help_has_room_for_what_each_command_does(home: Path) -> None:
+    """Long arguments are cut in the list, so that a narrow terminal shows most summaries on one line."""
+    with ChatProgram(make_home(home, [])) as chat:
+        chat.wait_idle()
+        chat.enter("/help")
+        chat.wait_for("/diff [PATH]", "Show what this session changed in files\n", "/undo …", "@path attaches")
 
 
 def test_undo_takes_back_the_exchange_and_puts_files_back(home: Path, tmp_path: Path) -> None:
