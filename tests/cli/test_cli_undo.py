@@ -69,7 +69,7 @@ def test_calls_without_a_conversation_are_taken_back_in_their_own_folder(toolcri
 
     assert "o.txt" not in listed.stdout + undone.stdout
     assert (other / "o.txt").read_text() == "o"
-    assert "nothing to undo" in redone.stdout
+    assert "nothing to redo" in redone.stdout
     assert (folder / "a.txt").read_text() == "before"
 
 

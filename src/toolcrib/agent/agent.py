@@ -164,8 +164,8 @@ class Agent:
 
     @property
     def context_tokens(self) -> int:
-        """How many tokens the conversation takes."""
-        return self.conversation.tokens(0)
+        """How many tokens the next request takes, about."""
+        return self.conversation.tokens
 
     @property
     def context_share(self) -> float:

@@ -121,6 +121,8 @@ class Conversation:
         self._call_ids: set[str] = set()
         self._newest = 0
         """The message at the end of the stored session, as far as we know."""
+        self.fixed_tokens = 0
+        """The approximate tokens of the system prompt and the tools, as in the latest request."""
         self._measured = (0, 0)
         """The last message in the provider's token count, and that count."""
 
@@ -211,12 +213,13 @@ class Conversation:
         turn = self._turns[-1]
         return next((at for at in questions if turn and self._turns[at] == turn), questions[-1])
 
-    def tokens(self, fixed: int) -> int:
-        """The approximate tokens of the next request; `fixed` is for the system prompt and tools."""
+    @property
+    def tokens(self) -> int:
+        """The approximate tokens of the next request."""
         counted, measured = self._measured
         if measured:
             return measured + sum(self._tokens[counted:])
-        return fixed + sum(self._tokens)
+        return self.fixed_tokens + sum(self._tokens)
 
     @property
     def stored_tokens(self) -> int:

@@ -351,16 +351,16 @@ class AgentRun:
     async def _make_room(self, offered: SelectedTools, *, forced: bool = False) -> bool:
         """Compress the conversation if it no longer fits; True if that made room."""
         profile = self._agent.profile
+        self._conversation.fixed_tokens = estimate_text_tokens(self._agent.system_prompt) + offered.tokens
         if profile.max_prompt_tokens is not None or not (self._host.settings.compression.enabled or forced):
             return False
-        fixed = estimate_text_tokens(self._agent.system_prompt) + offered.tokens
         limit = int(profile.context_window * self._host.settings.compression.threshold_pct / 100)
-        if not forced and self._conversation.tokens(fixed) <= limit:
+        if not forced and self._conversation.tokens <= limit:
             return False
         event = await self._stoppable(self._agent.summarise())
         if event is not None:
             self.emit(event)
-        if event is None or self._conversation.tokens(fixed) > limit:
+        if event is None or self._conversation.tokens > limit:
             return bool(cut_results(self._conversation)) or event is not None
         return True
 

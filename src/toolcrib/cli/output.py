@@ -13,6 +13,7 @@ import sys
 import time
 import unicodedata
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, TextIO
 
 from toolcrib.config.os_errors import reason_of
@@ -264,6 +265,15 @@ def _descriptor_moved(descriptor: int, target: int) -> Iterator[None]:
 def one_line(text: str) -> str:
     """The text on one line, without control characters."""
     return clean(" ".join(text.split()))
+
+
+def short_path(path: str) -> str:
+    """The path with ~ for the home folder."""
+    try:
+        home = str(Path.home())
+    except RuntimeError:
+        return path
+    return f"~{path[len(home) :]}" if path == home or path.startswith(f"{home}/") else path
 
 
 def local_time(seconds: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from toolcrib.cli.output import local_time, one_line, plural
+from toolcrib.cli.output import local_time, one_line, plural, short_path
 
 if TYPE_CHECKING:
     from toolcrib.undo.history import UndoneFile, UndoResult
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 SHOWN_FILES = 20
 SUMMARY_CHARS = 70
 UNITS = ("bytes", "KB", "MB", "GB")
-NOTHING = "There is nothing to undo."
+NOTHING, NOTHING_TO_REDO = "There is nothing to undo.", "There is nothing to redo."
 FORCE_HINT = "Add --force to restore files that changed since; toolcrib saves them first."
 
 
@@ -35,13 +35,16 @@ def call_lines(call: CallRecord) -> Iterator[str]:
 
 
 def outcome_lines(done: UndoResult, *, dry_run: bool = False) -> Iterator[str]:
-    """What an undo or a redo did, or would do."""
+    """What an undo or a redo did, or would do; of many files that it restored, the first ones."""
     for call in done.calls:
         yield f"{call.call_id}  {call.tool}: {_short(call.summary)}"
         yield from (f"  {text}" for text in call.notes)
-    for file in done.files:
+    restored = [one for one in done.files if one.what != "refused"]
+    for file in (*restored[:SHOWN_FILES], *done.refused):
         yield f"  {_outcome_line(file, dry_run)}"
-    changed = len(done.files) - len(done.refused)
+        if len(restored) > SHOWN_FILES and file is restored[SHOWN_FILES - 1]:
+            yield f"  and {len(restored) - SHOWN_FILES} more"
+    changed = len(restored)
     verb = "would be" if dry_run else "were" if changed != 1 else "was"
     left = f", {len(done.refused)} skipped" if done.refused else ""
     yield f"{plural(changed, 'file')} {verb} restored{left}."
@@ -49,8 +52,8 @@ def outcome_lines(done: UndoResult, *, dry_run: bool = False) -> Iterator[str]:
 
 def _outcome_line(file: UndoneFile, dry_run: bool) -> str:
     if file.what == "refused":
-        return f"{file.path}: skipped, {file.reason}"
-    return f"{file.path}: {'would be ' if dry_run else ''}{file.what}"
+        return f"{short_path(file.path)}: skipped, {file.reason}"
+    return f"{short_path(file.path)}: {'would be ' if dry_run else ''}{file.what}"
 
 
 def _file_line(file: FileRecord) -> str:
@@ -75,4 +78,4 @@ def _size(count: int) -> str:
     size, unit = float(count), 0
     while size >= 1000 and unit < len(UNITS) - 1:
         size, unit = size / 1000, unit + 1
-    return f"{size:.3g} {UNITS[unit]}"
+    return f"{size:.3g} {UNITS[unit]}" if unit else plural(count, "byte")

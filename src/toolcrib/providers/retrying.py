@@ -101,7 +101,8 @@ class RetryingProvider:
             retries += 1
             streamed.restart()
             again = f"retrying in {seconds:.1f} s ({retries} of {self._max_retries})"
-            emit(Notice(kind="retry", message=f"{problem}; {again}"))
+            # The number comes first: a narrow terminal cuts the end.
+            emit(Notice(kind="retry", message=f"{again}: {problem}"))
             await self._sleep(seconds)
 
     def _wait_seconds(self, error: ModelError, retries: int) -> float | None:

@@ -274,7 +274,8 @@ class FileHistory:
             old = new = None
         if old is None or new is None:
             return f"{wanted} differs, but cannot be shown as text.\n"
-        old_name, new_name = ("/dev/null" if state.kind == "missing" else wanted for state in (before, now))
+        shown = wanted.removeprefix(f"{files.real(str(current_folder())).rstrip('/')}/")
+        old_name, new_name = ("/dev/null" if state.kind == "missing" else shown for state in (before, now))
         lines = difflib.unified_diff(old.splitlines(True), new.splitlines(True), old_name, new_name)
         return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
@@ -309,15 +310,14 @@ class FileHistory:
         chosen = [one for one in reversed(calls[at:]) if one.can_be_undone]
         return self._undo_records(session_id, chosen, force=force, dry_run=dry_run)
 
-    def undo(self, session_id: str, *, turn_id: str | None = None, force: bool = False) -> list[UndoneFile]:
-        """Undo what the session, or one turn of it, did to files; files that changed since are left alone."""
+    def undo_turn(self, session_id: str, turn_id: str | None = None, *, force: bool = False) -> UndoResult:
+        """Undo what one turn of a session did to files, or all of its turns."""
+        calls = [one for one in reversed(self.calls(session_id)) if one.can_be_undone]
         entries = self.store.calls(session_id)
         chosen = [one for one in entries if one.is_call and turn_id in (None, one.started.turn_id)]
-        return self._restore_calls(session_id, entries, chosen, UNDO, force=force)
-
-    def undo_turn(self, session_id: str, turn_id: str | None, *, force: bool = False) -> UndoResult:
-        """Undo what one turn of a session did to files, or all of its turns."""
-        return UndoResult(files=tuple(self.undo(session_id, turn_id=turn_id, force=force)))
+        ids = {one.id for one in chosen}
+        files = self._restore_calls(session_id, entries, chosen, UNDO, force=force)
+        return UndoResult(calls=tuple(one for one in calls if ids.intersection(one.entry_ids)), files=tuple(files))
 
     def redo(self, session_id: str, *, folder: str = "", force: bool = False, dry_run: bool = False) -> UndoResult:
         """Redo: undo the latest undo, or the latest in a folder."""

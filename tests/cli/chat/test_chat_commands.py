@@ -25,6 +25,7 @@ def register(ctx):
 
 COMMANDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("/help", ("/steer TEXT", "/undo", "Ctrl-C")),
+    ("/help undo", ("/undo [N | --list | --to CALL]", "Undo the last exchange")),
     ("/help steer", ("/steer TEXT: Guide the agent",)),
     ("/tools", ("slow", "demo", "terminal", "offered")),
     ("/tools demo", ("slow", "edit", "broken")),
@@ -126,6 +127,14 @@ def test_new_resume_and_branch_change_the_session(home: Path) -> None:
     assert session_text(home).count("about whales") == 2
 
 
+def test_help_has_room_for_what_each_command_does(home: Path) -> None:
+    """Long arguments are cut in the list, so that a narrow terminal shows most summaries on one line."""
+    with ChatProgram(make_home(home, [])) as chat:
+        chat.wait_idle()
+        chat.enter("/help")
+        chat.wait_for("/diff [PATH]", "Show what this session changed in files\n", "/undo …", "@path attaches")
+
+
 def test_undo_takes_back_the_exchange_and_puts_files_back(home: Path, tmp_path: Path) -> None:
     """The messages go; for the files that the exchange changed the person is asked."""
     work = tmp_path / "work"
@@ -140,7 +149,7 @@ def test_undo_takes_back_the_exchange_and_puts_files_back(home: Path, tmp_path: 
         assert (work / "kept.txt").read_text() == "written by the tool"
 
         chat.enter("/undo")
-        chat.wait_for("Undone", "kept.txt (changed)", "answer ❯")
+        chat.wait_for("Undone", "It also changed ~/work/kept.txt.", "answer ❯")
         chat.enter("perhaps")
         chat.wait_for("neither yes nor no")
         chat.enter("y")
@@ -152,13 +161,65 @@ def test_undo_takes_back_the_exchange_and_puts_files_back(home: Path, tmp_path: 
         chat.wait_until(lambda _: (work / "kept.txt").read_text() == "written by the tool", "the redone file")
         chat.wait_idle()
         chat.enter("/diff")
-        chat.wait_for("-as it was", "+written by the tool")
+        chat.wait_for("--- kept.txt", "-as it was", "+written by the tool")
+        chat.wait_idle()
+        chat.enter("/redo")
+        chat.wait_for_answer("/redo", "nothing to redo")
         chat.wait_idle()
         chat.enter("/undo 1")
         chat.wait_until(lambda _: (work / "kept.txt").read_text() == "as it was", "the undone file")
         chat.wait_idle()
         chat.enter("/undo")
         chat.wait_for("nothing to undo")
+
+
+def test_undo_of_many_files_is_short_and_says_that_head_stays(home: Path, tmp_path: Path) -> None:
+    """The end of a long list is counted, and what undo cannot restore is told."""
+    work = tmp_path / "work"
+    (work / ".git" / "refs").mkdir(parents=True)
+    (work / ".git" / "objects").mkdir()
+    (work / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    files = [work / f"{number}.txt" for number in range(30)]
+    for file in files:
+        file.write_text("old")
+    command = "git symbolic-ref HEAD refs/heads/other; for one in *.txt; do echo new > $one; done"
+    steps = [{"call": "terminal", "arguments": {"command": command}}, {"say": "Switched."}]
+    with ChatProgram(make_home(home, steps), cwd=work, columns=100) as chat:
+        chat.wait_idle()
+        chat.enter("switch")
+        chat.wait_for("Switched.")
+        chat.wait_idle()
+        chat.enter("/undo")
+        chat.wait_for("~/work/0.txt", "and 22 more.", "answer ❯")
+        chat.enter("y")
+        chat.wait_for("HEAD stays at other", "  ~/work/0.txt: restored", "  and 10 more", "30 files were restored.")
+
+    assert {file.read_text() for file in files} == {"old"}
+
+
+def test_undo_does_not_offer_what_something_else_changed_meanwhile(home: Path, tmp_path: Path) -> None:
+    """A file that an editor wrote while a command ran is named as such, and stays."""
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "mine.txt").write_text("before")
+    command = "echo new > its.txt; touch ../running; until [ -e ../gate ]; do sleep 0.02; done"
+    steps = [{"call": "terminal", "arguments": {"command": command}}, {"say": "Written."}]
+    with ChatProgram(make_home(home, steps), cwd=work, columns=100) as chat:
+        chat.wait_idle()
+        chat.enter("write it")
+        chat.wait_until(lambda _: (tmp_path / "running").exists(), "the command")
+        (work / "mine.txt").write_text("by an editor")
+        (tmp_path / "gate").touch()
+        chat.wait_for("Written.")
+        chat.wait_idle()
+        chat.enter("/undo")
+        shown = chat.wait_for("perhaps by something else: ~/work/mine.txt.", "It also changed", "answer ❯")
+        assert "mine.txt" not in shown.rpartition("It also changed")[2]
+        chat.enter("y")
+        chat.wait_for("restored, 1 skipped.")
+
+    assert (work / "mine.txt").read_text() == "by an editor"
+    assert not (work / "its.txt").exists()
 
 
 def test_a_question_of_a_command_can_be_left_with_ctrl_c(home: Path, tmp_path: Path) -> None:

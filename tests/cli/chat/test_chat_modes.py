@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.chat.chat_program import DOWN, ENTER, SHIFT_TAB, ChatProgram, make_home, session_text
+from tests.cli.chat.chat_program import CTRL_C, DOWN, ENTER, SHIFT_TAB, ChatProgram, make_home, session_text
 
 
 def write(path: str, content: str) -> dict[str, Any]:
@@ -34,6 +34,10 @@ def test_ask_mode_shows_each_edit_as_a_diff_and_asks(home: Path) -> None:
         assert "| -old line" in shown
         assert "| +new line" in shown
         assert "content=" not in shown
+        for key in ("x", ENTER, "z"):
+            chat.type(key)
+            chat.wait_until(lambda text, key=key: ("Press one of these" in text) == (key != ENTER), "an explanation")
+        assert chat.wait_for_question().count("[n] No") == 1
         chat.type("n")
         chat.wait_until(lambda _: "+other line" in chat.text, "the second question")
         chat.wait_for_question()
@@ -56,6 +60,7 @@ def test_auto_edit_mode_edits_the_workspace_and_shows_a_diff_before_a_write_outs
         shown = chat.wait_for_question()
         assert "| -old" in shown
         assert "| +new" in shown
+        assert "write_file asks to make this change:" in shown
         assert "write outside the workspace" in shown
         chat.type("y")
         chat.wait_for("All done.")
@@ -85,6 +90,28 @@ def test_plan_mode_changes_nothing_until_the_plan_is_accepted(home: Path) -> Non
 
     assert (work / "a.txt").read_text() == "planned\n"
     assert "The plan is accepted." in session_text(home)
+
+
+def test_the_status_line_counts_what_each_request_carries(home: Path) -> None:
+    """The system prompt and the tools fill the context too, also when the model does not report its tokens."""
+    with ChatProgram(make_home(home, [{"say": "Hello."}])) as chat:
+        chat.wait_idle()
+        chat.enter("hi")
+        chat.wait_for("Hello.")
+        chat.wait_until(lambda _: "k tokens (" in status_line(chat), "thousands of tokens")
+
+
+def test_the_checklist_does_not_stand_between_a_question_and_its_answers(home: Path) -> None:
+    """While the person chooses, only the choices are below the question."""
+    todos = [{"id": "1", "content": "look around", "status": "in_progress"}]
+    steps = [{"call": "todo", "arguments": {"todos": todos}}, {"say": "My plan."}]
+    with ChatProgram(make_home(home, steps), "chat", "--mode", "plan") as chat:
+        chat.wait_idle()
+        chat.enter("plan it")
+        shown = chat.wait_for("Carry out this plan?", "4. No, keep planning", "answer ❯")
+        assert "▶ look around" not in shown.partition("Carry out this plan?")[2]
+        chat.type(CTRL_C)
+        chat.wait_until(lambda text: "▶ look around" in text.partition("Carry out this plan?")[2], "the checklist")
 
 
 def test_a_plan_can_be_rejected_with_words_or_edited(home: Path) -> None:

@@ -9,7 +9,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-from tests.cli.chat.chat_program import ChatProgram, make_home, session_text
+from tests.cli.chat.chat_program import CTRL_O, ChatProgram, make_home, session_text
 from toolcrib.cli.chat.picker import Picker, PickerRow
 from toolcrib.cli.chat.symbols import symbols_for
 from toolcrib.cli.chat.user_commands import filled_in
@@ -49,6 +49,33 @@ def test_a_session_is_picked_and_replayed_folded(home: Path) -> None:
     assert "line 2" in replayed
     assert "line 3" not in replayed
     assert "Whales sing." in replayed
+
+
+def test_a_replay_shows_how_each_call_ended(home: Path) -> None:
+    """What failed or was refused is no success when the session is shown again."""
+    steps = [
+        {"call": "terminal", "arguments": {"command": "exit 3"}},
+        {"call": "broken", "arguments": {}},
+        {"call": "terminal", "arguments": {"command": "echo fine"}},
+        {"say": "Three calls."},
+    ]
+    with ChatProgram(make_home(home, steps)) as chat:
+        chat.wait_idle()
+        chat.enter("go")
+        chat.wait_for("Three calls.")
+        chat.wait_idle()
+        chat.leave()
+
+    with ChatProgram(home, "chat", "--continue") as chat:
+        chat.wait_for("Resumed", "✗ terminal exit 3 · exit 3", "✗ broken · failed", "✓ terminal echo fine\n")
+        chat.wait_idle()
+        chat.enter("/show")
+        chat.wait_for_answer("/show", "1  terminal  exit 3", "3  terminal  echo fine")
+        chat.wait_idle()
+        chat.type(CTRL_O)
+        chat.wait_for("3. terminal  echo fine\n  │ fine\n")
+        chat.enter("/show 2")
+        chat.wait_for("2. broken", "no such planet")
 
 
 class ModelList(BaseHTTPRequestHandler):

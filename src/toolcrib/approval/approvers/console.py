@@ -512,7 +512,10 @@ class _Dialogue:
 
     def _explain(self, key: str) -> None:
         """Respond to a key that isn't an answer."""
-        self._write("\n")
+        if key not in ("e", "?") and self._style.compact and self._rows_above:
+            self._write(f"\r\x1b[{self._rows_above}A\x1b[J")
+        else:
+            self._write("\n")
         self._rows_above = 0
         if key == "e":
             self._show_question(whole=True)
@@ -520,11 +523,11 @@ class _Dialogue:
             self._write(help_text(self._request, self._written, self._columns(), self._style))
         else:
             # Several keys at once are a paste or a word; using the first letter would be a guess.
-            if key == "a":
-                self._write('"always" is not offered for this call.\n')
-            elif key:
-                self._write("Press one of these keys.\n")
+            told = '"always" is not offered for this call.' if key == "a" else "Press one of these keys." if key else ""
+            if told:
+                self._write(f"{told}\n")
             self._show_choices()
+            self._rows_above += bool(told)
         self._write("> ")
 
     def _type_reason(self, typed: str) -> ApprovalAnswer | None:

@@ -186,7 +186,8 @@ def question(
     request: ApprovalRequest, touched: Sequence[str], columns: int, style: Style, *, whole: bool = False
 ) -> str:
     """The call, its dangers and what it would touch, wrapped to that many columns."""
-    where = [f"in {_sentence(request.cwd)}"] if request.cwd else []
+    # A change names its file, which may be anywhere; a command depends on its folder.
+    where = [f"in {_sentence(request.cwd)}"] if request.cwd and not request.diff else []
     if request.backend != "local":
         where.append(f"on {_sentence(request.backend)}")
     verb = "asks to make this change" if request.diff else "asks to run"

@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,10 +16,12 @@ from rich.padding import Padding
 from rich.text import Text
 
 from toolcrib.agent.events import CallFinished
+from toolcrib.agent.tool_calls import summary_of
 from toolcrib.cli.chat.status import RunningCall
 from toolcrib.cli.chat.symbols import Symbols, fitted, short_duration
 from toolcrib.cli.output import cell_width, clean, one_line, plural
-from toolcrib.core.types import JsonObject
+from toolcrib.core.messages import Message
+from toolcrib.core.types import JsonObject, ResultStatus
 
 MAX_DIFF_LINES = 60
 MAX_OUTPUT_LINES = 20
@@ -47,25 +49,28 @@ class CallOutcome(Struct, frozen=True):
     words: str = ""
 
     @classmethod
-    def of(cls, event: CallFinished) -> CallOutcome:
-        if event.status == "cancelled":
-            return cls("stopped", _WORDS[event.status])
-        if event.status != "ok":
-            return cls("failed", _WORDS[event.status])
-        result = _object(event.text)
+    def of(cls, status: ResultStatus, text: str) -> CallOutcome:
+        if status == "cancelled":
+            return cls("stopped", _WORDS[status])
+        if status != "ok":
+            return cls("failed", _WORDS[status])
+        result = _object(text)
         output = result.get("output")
         last = output.rpartition("\n")[2] if isinstance(output, str) else ""
         if last == _INTERRUPTED:
             return cls("stopped", "interrupted")
         if last.startswith(_TIMED_OUT):
             return cls("failed", "timed out")
-        code = _exit_code(result, event.text)
+        code = _exit_code(result, text)
         if not code:
             return cls("done")
         meaning = str(result.get("exit_code_meaning") or "")
         if _NOT_AN_ERROR in meaning:
             return cls("done", f"exit {code}, {meaning.replace(_NOT_AN_ERROR, '').strip()}")
         return cls("failed", f"exit {code}" if code > 0 else "failed")
+
+    def sign(self, symbols: Symbols) -> str:
+        return {"done": symbols.done, "failed": symbols.failed, "stopped": symbols.stopped}[self.kind]
 
 
 def _exit_code(result: JsonObject, text: str) -> int:
@@ -78,8 +83,8 @@ def _exit_code(result: JsonObject, text: str) -> int:
 
 def finished_lines(call: RunningCall, event: CallFinished, columns: int, symbols: Symbols) -> list[RenderableType]:
     """Emoji, name, main argument, outcome and duration; an error that does not fit goes on the next line."""
-    outcome = CallOutcome.of(event)
-    sign = {"done": symbols.done, "failed": symbols.failed, "stopped": symbols.stopped}[outcome.kind]
+    outcome = CallOutcome.of(event.status, event.text)
+    sign = outcome.sign(symbols)
     amount = _amount(event.text, symbols) if outcome.kind == "done" else ""
     time_taken = symbols.dot.join(part for part in (amount, short_duration(event.duration_ms / 1000)) if part)
     ending = f"{symbols.dot}{time_taken}" + (f"{symbols.dot}{outcome.words}" if outcome.words else "")
@@ -248,6 +253,12 @@ class CallHistory:
         self._latest_text = text
         return self._count
 
+    def load(self, session_id: str, messages: Sequence[Message]) -> None:
+        """Number the calls of a resumed session, so that they can be shown too."""
+        for call in (call for message in messages for call in message.tool_calls):
+            summary = one_line(summary_of(call.arguments))
+            self.add(session_id, RunningCall(call.id, one_line(call.name), summary, 0.0), "")
+
     def latest(self, count: int) -> list[CallHandle]:
         return list(self._handles)[-count:]
 
@@ -257,7 +268,7 @@ class CallHistory:
 
     def text(self, handle: CallHandle) -> str:
         """The result of a call as the model got it; empty if it is gone."""
-        if handle.number == self._count:
+        if handle.number == self._count and self._latest_text:
             return self._latest_text
         return self._stored(handle.session_id, handle.call_id)
 

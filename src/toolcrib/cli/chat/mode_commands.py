@@ -31,7 +31,7 @@ async def set_mode(chat: Chat, wanted: str) -> None:
 async def set_theme(chat: Chat, wanted: str) -> None:
     found = next((theme for theme in THEMES if theme == wanted.lower()), None)
     if found is None:
-        raise UsageError(f"type /theme {', /theme '.join(THEMES)}")
+        raise UsageError(f"type /theme {', /theme '.join(THEMES[:-1])} or /theme {THEMES[-1]}")
     chat.screen.frontend.use_theme(found)
     chat.screen.say(f"Now using the {found} theme.", "green")
     chat.screen.note(f"To keep it: `toolcrib config set chat.theme {found}`; `auto` asks the terminal.")

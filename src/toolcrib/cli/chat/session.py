@@ -566,6 +566,7 @@ class _ChatBuilder:
         if notice := default_model_notice(session.agent.provider, self._options, session.host):
             self._screen.say(notice, "yellow")
         if self._options.resume is not None:
+            self._screen.calls.load(session.agent.session_id, session.agent.messages)
             self._frontend.show(replay(session.agent, self._status.symbols, self._frontend.columns), gap=True)
         else:
             self._frontend.show(*warnings(session.agent))

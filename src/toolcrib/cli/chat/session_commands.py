@@ -19,10 +19,10 @@ from toolcrib.agent.prompt import find_project_file
 from toolcrib.cli.chat.attachments import Attachment, own_call
 from toolcrib.cli.chat.picker import PickerRow
 from toolcrib.cli.chat.slash import Chat, SlashCommand, table
-from toolcrib.cli.chat.summary import replay, short_path
+from toolcrib.cli.chat.summary import replay
 from toolcrib.cli.chat.symbols import short_count
 from toolcrib.cli.model_choice import ModelOption, chosen_model, model_choices
-from toolcrib.cli.output import clean, local_time, one_line, plural
+from toolcrib.cli.output import clean, local_time, one_line, plural, short_path
 from toolcrib.config.environment import environment
 from toolcrib.core.errors import SessionError, UsageError
 from toolcrib.core.messages import Message
@@ -88,6 +88,7 @@ async def resume(chat: Chat, wanted: str) -> None:
         chat.screen.say("This is the current session.")
         return
     await chat.use(chat.new_agent(session.id), "resume")
+    chat.screen.calls.load(session.id, chat.agent.messages)
     frontend = chat.screen.frontend
     frontend.show(replay(chat.agent, chat.status.symbols, frontend.columns), gap=True)
 

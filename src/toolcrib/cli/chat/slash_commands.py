@@ -46,6 +46,8 @@ KEYS = (
 )
 RELOAD, RECONNECT = "reload", "reconnect"
 NO_SERVERS = "No MCP servers are configured; run `toolcrib mcp add` to add one, then type /mcp reload."
+MAX_USAGE_CHARS = 32
+"""`/help` shows longer arguments only for one command: they would leave no room for what the commands do."""
 SERVER_STATES = {"waiting": "waiting to retry", "needs_login": "needs login"}
 RECONNECT_SECONDS = 10.0
 
@@ -207,7 +209,10 @@ async def show_help(chat: Chat, name: str) -> None:
     groups: dict[str, list[tuple[str, str]]] = {"": [], "Your own": [], "From plugins": []}
     for one in commands.values():
         group = "From plugins" if one.of_plugin else "Your own" if one.of_user else ""
-        groups[group].append((f"/{one.name} {one.arguments}".rstrip(), one.summary))
+        usage = f"/{one.name} {one.arguments}".rstrip()
+        if len(usage) > MAX_USAGE_CHARS:
+            usage = f"/{one.name} {chat.status.symbols.ellipsis}"
+        groups[group].append((usage, one.summary))
     for heading, rows in groups.items():
         if rows:
             frontend.show(*([Text(heading, "bold")] if heading else []), table(rows), gap=True)

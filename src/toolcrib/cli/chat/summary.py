@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.tool_calls import summary_of
+from toolcrib.cli.chat.calls import CallOutcome
 from toolcrib.cli.chat.renderer import as_markdown
 from toolcrib.cli.chat.slash import Chat
 from toolcrib.cli.chat.symbols import Symbols, fitted, short_cost, short_count, short_duration
-from toolcrib.cli.output import clean, one_line, plural
+from toolcrib.cli.output import cell_width, clean, one_line, plural, short_path
 from toolcrib.core.messages import Message, RequestedCall, spoken_text
 from toolcrib.core.types import JsonObject
 from toolcrib.version import __version__
@@ -51,11 +50,12 @@ def replay(agent: Agent, symbols: Symbols, columns: int) -> RenderableType:
         earlier = plural(len(asked) - MAX_REPLAYED, "earlier question")
         rows.append(Text(f"{symbols.ellipsis} {earlier}; `/export` writes all of them", "dim"))
     last = max((at for at, one in enumerate(messages) if one.role == "assistant" and one.text.strip()), default=-1)
+    results = {one.call_id: one for one in messages if one.role == "tool"}
     for at, message in enumerate(messages[first:], first):
         if _is_question(message):
             rows.append(Text("\n" + _folded(f"{symbols.prompt}{spoken_text(message.text)}", symbols), "bold"))
         elif message.role == "assistant":
-            rows += [_replayed_call(call, symbols, columns) for call in message.tool_calls]
+            rows += [_replayed_call(call, results.get(call.id), symbols, columns) for call in message.tool_calls]
             rows += _answer(message, symbols, is_last=at == last)
     return Group(*rows, *warnings(agent))
 
@@ -77,9 +77,11 @@ def _folded(text: str, symbols: Symbols) -> str:
     return "\n".join([*lines[:SHOWN_REPLAY_LINES], *more])
 
 
-def _replayed_call(call: RequestedCall, symbols: Symbols, columns: int) -> Text:
-    text = one_line(f"{symbols.done} {call.name}  {summary_of(call.arguments)}")
-    return Text(fitted(text, columns - 1, symbols.ellipsis), "dim")
+def _replayed_call(call: RequestedCall, result: Message | None, symbols: Symbols, columns: int) -> Text:
+    outcome = CallOutcome("stopped", "interrupted") if result is None else CallOutcome.of(result.status, result.text)
+    ending = f"{symbols.dot}{outcome.words}" if outcome.words else ""
+    text = one_line(f"{outcome.sign(symbols)} {call.name}  {summary_of(call.arguments)}")
+    return Text(fitted(text, columns - 1 - cell_width(ending), symbols.ellipsis) + ending, "dim")
 
 
 def warnings(agent: Agent) -> list[Text]:
@@ -109,15 +111,6 @@ async def chat_summary(chat: Chat) -> list[Text]:
         about = f"{one['session_id']} ({short_duration(one['uptime_seconds'])}): {one_line(one['command'])}"
         rows.append(Text(clean(f"Ending background process {about}"), "yellow"))
     return rows
-
-
-def short_path(path: str) -> str:
-    """The path with ~ for the home folder."""
-    try:
-        home = str(Path.home())
-    except RuntimeError:
-        return path
-    return f"~{path[len(home) :]}" if path == home or path.startswith(f"{home}/") else path
 
 
 async def running_processes(chat: Chat, *, everything: bool = False) -> list[JsonObject]:

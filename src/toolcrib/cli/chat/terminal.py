@@ -193,7 +193,7 @@ class BottomPane:
                     _rows(self._growing, lambda: status.blocks.is_growing),
                     _rows(self._working, lambda: not status.activity.is_idle),
                     _rows(self._printing, lambda: bool(self._printed_rows())),
-                    _rows(self._plan, lambda: status.has_plan),
+                    _rows(self._plan, lambda: status.has_plan and not status.asking),
                     _rows(self._queued, lambda: bool(status.queued)),
                     _rows(self._choices, lambda: bool(status.choices)),
                     typed,

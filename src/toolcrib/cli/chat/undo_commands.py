@@ -11,9 +11,8 @@ from msgspec import Struct
 from rich.text import Text
 
 from toolcrib.cli.chat.slash import Chat
-from toolcrib.cli.chat.summary import short_path
-from toolcrib.cli.output import clean, one_line, plural
-from toolcrib.cli.undo_output import FORCE_HINT, NOTHING, call_lines, outcome_lines
+from toolcrib.cli.output import clean, one_line, plural, short_path
+from toolcrib.cli.undo_output import FORCE_HINT, NOTHING, NOTHING_TO_REDO, call_lines, outcome_lines
 from toolcrib.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,13 +41,15 @@ async def undo(chat: Chat, words: str) -> None:
         await _undo_calls(chat, arguments)
         return
     history, session_id = chat.host.file_history, chat.agent.session_id
-    before = await asyncio.to_thread(history.changed, session_id)
+    changed = await asyncio.to_thread(history.changed, session_id)
+    before = [one for one in changed if arguments.force or not one.during]
     undone = undo_last_exchange(chat)
     if undone is not None:
         chat.host.todo.restore(session_id, chat.agent.messages)
         text = f"Undone: {one_line(undone.question)!r} and what followed ({plural(undone.count, 'message')})."
         chat.screen.say(text)
     of_exchange = [one for one in before if undone is not None and undone.call_ids.intersection(one.call_ids)]
+    _note_others(chat, [one for one in changed if one not in before])
     if not before:
         if undone is None:
             chat.screen.say(NOTHING)
@@ -78,8 +79,7 @@ async def show_diff(chat: Chat, path: str) -> None:
         chat.screen.frontend.show(_cut(shown), gap=True)
     elif not others:
         chat.screen.say("This session has changed no files.")
-    if others:
-        chat.screen.note(f"Changed while commands ran, perhaps by something else: {_names(others)}.")
+    _note_others(chat, others)
 
 
 class UndoneExchange(Struct, frozen=True):
@@ -145,12 +145,12 @@ async def _undo_calls(chat: Chat, arguments: _UndoArguments) -> None:
         done = await asyncio.to_thread(history.undo_to, session_id, arguments.call_id, force=force, dry_run=dry_run)
     else:
         done = await asyncio.to_thread(history.undo_calls, session_id, arguments.count, force=force, dry_run=dry_run)
-    _show(chat, done, force=force, dry_run=dry_run)
+    _show(chat, done, force=force, dry_run=dry_run, redo=arguments.redo)
 
 
-def _show(chat: Chat, done: UndoResult, *, force: bool, dry_run: bool = False) -> None:
+def _show(chat: Chat, done: UndoResult, *, force: bool, dry_run: bool = False, redo: bool = False) -> None:
     if not done.files and not done.calls:
-        chat.screen.say(NOTHING)
+        chat.screen.say(NOTHING_TO_REDO if redo else NOTHING)
         return
     for line in outcome_lines(done, dry_run=dry_run):
         chat.screen.note(line)
@@ -158,9 +158,15 @@ def _show(chat: Chat, done: UndoResult, *, force: bool, dry_run: bool = False) -
         chat.screen.note(FORCE_HINT.replace("Add", "Type /undo with"))
 
 
+def _note_others(chat: Chat, files: list[ChangedFile]) -> None:
+    if files:
+        chat.screen.note(f"Changed while commands ran, perhaps by something else: {_names(files)}.")
+
+
 def _names(files: list[ChangedFile]) -> str:
     more = f" and {len(files) - SHOWN_FILES} more" if len(files) > SHOWN_FILES else ""
-    return ", ".join(f"{short_path(one.path)} ({one.kind})" for one in files[:SHOWN_FILES]) + more
+    names = [short_path(one.path) + (f" ({one.kind})" if one.kind != "changed" else "") for one in files[:SHOWN_FILES]]
+    return ", ".join(names) + more
 
 
 def _coloured(diff: str) -> Text:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from toolcrib.cli.output import hint, note, print_json, print_line
-from toolcrib.cli.undo_output import FORCE_HINT, NOTHING, call_lines, outcome_lines
+from toolcrib.cli.undo_output import FORCE_HINT, NOTHING, NOTHING_TO_REDO, call_lines, outcome_lines
 from toolcrib.config.load import load_settings
 from toolcrib.config.os_errors import current_folder
 from toolcrib.config.settings import Settings
@@ -139,7 +139,7 @@ def _show_outcome(session: str, done: UndoResult, *, dry_run: bool, as_json: boo
         print_json({"session": session, "calls": [_as_json(one) for one in done.calls], "files": files})
         return
     if not done.files and not done.calls:
-        print_line(NOTHING)
+        print_line(NOTHING_TO_REDO if redo else NOTHING)
         return
     for line in outcome_lines(done, dry_run=dry_run):
         print_line(line)
