@@ -162,6 +162,8 @@ COMMANDS = [
     "cd sub && git diff",
     "git -C sub log -1",
     "git --git-dir=.git fetch",
+    "GIT_DIR=.git git fetch",
+    "export GIT_DIR=.git; git log -1",
     "true; (git commit -am x)",
 ]
 

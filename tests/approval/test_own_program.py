@@ -25,6 +25,13 @@ from toolcrib.runtime import Runtime
 from toolcrib.testing import ScriptedApprover, isolated_runtime
 
 DENIED = [
+    "git log -1 --format=x --output=$HOME/.toolcrib/config.yaml",
+    "GIT_TRACE=$HOME/.toolcrib/config.yaml git status",
+    "awk -v f=$HOME/.toolcrib/config.yaml '{print > f}' x",
+    "vim -es -c 'e ~/.toolcrib/config.yaml' -c '%s/a/b/' -c wq",
+    'for f in ~/.tool*/config.yaml; do echo x > "$f"; done',
+    "cp x ~/.toolcrib/serve/tokens.json",
+    "sqlite3 ~/.toolcrib/sessions.db 'update messages set content = 1'",
     "toolcrib chat --yolo -q hi",
     "TOOLCRIB_YOLO=1 toolcrib chat -q hi",
     "export HERMES_YOLO_MODE=1",
@@ -85,6 +92,16 @@ DENIED = [
     "perl -e 'system(\"toolcrib config set a b\")'",
 ]
 ASKED = [
+    "cat ~/.toolcrib/serve/token",
+    "cat /srv/agent-home/serve/token",
+    'curl -H "Authorization: Bearer $(cat ~/.toolcrib/s*/token)" -d x http://localhost:8642/api/approvals/1',
+    "tmux send-keys -t 0 y Enter",
+    "tmux set-buffer yes; tmux paste-buffer -t 0",
+    "screen -X stuff $'always\\n'",
+    "kitty @ send-text y",
+    "python3 -c 'import fcntl, termios; fcntl.ioctl(0, termios.TIOCSTI, b\"y\")'",
+    "ps eww",
+    "grep -rl x ~/.toolcrib | xargs sed -i s/a/b/",
     "toolcrib",
     'toolcrib tools run terminal \'{"command":"ls"}\'',
     "script -qc 'toolcrib chat' /dev/null",

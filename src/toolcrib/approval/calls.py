@@ -31,6 +31,8 @@ class ProgramCall(msgspec.Struct, frozen=True, kw_only=True):
     """The operands and option values as paths, absolute if the folder is known."""
     cwd: str = ""
     """The folder it runs in, absolute or relative to that of the command line; empty if not known."""
+    git_dir: str = ""
+    """The repository that the variable GIT_DIR names for git."""
 
     @property
     def text(self) -> str:

@@ -137,6 +137,7 @@ def _seen(call: CommandCall) -> ProgramCall:
         operands=tuple(_shown(word.text) for word in given.operands),
         paths=tuple(_shown(resolve(_home_path(each, state), state)) for each in places if each.text),
         cwd=_shown(state.cwd) if state.cwd_known and not (state.container or state.remote) else "",
+        git_dir=_shown("".join(word.text for word in state.variables.get("GIT_DIR", ()))),
     )
 
 

@@ -113,19 +113,20 @@ STARTS_IN_HOME = lazy_pattern(
     r"|ocamlinit|octaverc"
     r"|perldb|iex\.exs|erlang|mkshrc|xonshrc|editrc|lesskey|lessfilter|xbindkeysrc|xresources|xdefaults"
     r"|latexmkrc|sbclrc"
-    r"|guile|envrc|direnvrc|aider\.conf\.yml|zsh\w+|bash_completion|login|logout)$"
+    r"|guile|envrc|direnvrc|aider\.conf\.yml|wezterm\.lua|claude\.json|ackrc|ripgreprc|asdfrc|ctags|zsh\w+|bash_completion|login|logout)$"
     r"|\.(?:vim|emacs\.d|doom\.d|gdbinit\.d|ipython|jupyter|mutt|bundle/config|gradle/(?:init\.d"
     r"|init\.gradle(?:\.kts)?|gradle\.properties)|m2/settings\.xml|sbt|rvm/hooks|oh-my-zsh|bash_it|zsh"
     r"|julia/config|cargo/(?:config(?:\.toml)?|env)|pip|vscode|vscode-server|cursor|claude|codex|gemini"
     r"|continue|i3|fvwm"
-    r"|bash_completion\.d|xonsh)(?:/|$)"
+    r"|bash_completion\.d|xonsh|ctags\.d|kde\d?/autostart)(?:/|$)"
     r"|\.config/(?:nvim|vim|emacs|doom|tmux|nushell|xonsh|powershell|ipython|jupyter|pip|uv|direnv|i3"
     r"|sway|hypr|awesome|bspwm"
     r"|sxhkd|openbox|plasma-workspace|autostart-scripts|code|vscodium|cursor|zed|helix|kak|micro|kitty"
     r"|alacritty|wezterm"
     r"|ghostty|ranger|lf|lazygit|mise|containers|opencode|goose|upstart|bash|zsh|less|pdm|pypoetry|cargo"
-    r"|npm|yarn)(?:/|$)"
-    r"|\.local/share/(?:applications|dbus-1|nautilus/scripts|nvim/site|fish)(?:/|$)"
+    r"|npm|yarn|zellij|mpv|starship\.toml|mimeapps\.list)(?:/|$)"
+    r"|\.local/share/(?:applications|dbus-1|nautilus/scripts|nvim/site|fish|bash-completion|zsh)(?:/|$)"
+    r"|\.mozilla/firefox/[^/]+/(?:user\.js|extensions)(?:/|$)"
     r"|\.local/lib/python[\d.]+/site-packages(?:/|$)|library/(?:python|application support/code)(?:/|$)",
     re.IGNORECASE,
 )
@@ -153,7 +154,8 @@ SECRET_IN_HOME = lazy_pattern(
 SECRET_ANYWHERE = lazy_pattern(
     r"^/etc/(?:shadow|gshadow|sudoers|ssl/private|ssh/ssh_host_\w+_key$)|^/proc/[^/]+/(?:environ|mem)$"
     r"|(?:^|/)\.env(?:\.(?!example|sample|template|dist|test)[\w.-]+)?$"
-    r"|(?:^|/)serve/tokens?(?:\.json)?$|(?:^|/)mcp_tokens/[^/]+\.json$|(?:^|/)id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?$|\.(?:pem|p12|pfx|jks|keystore|kdbx|ppk)$",
+    r"|(?:^|/)serve/tokens?(?:\.json)?$|(?:^|/)\.toolcrib/auth\.json$"
+    r"|(?:^|/)mcp_tokens/[^/]+\.json$|(?:^|/)id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?$|\.(?:pem|p12|pfx|jks|keystore|kdbx|ppk)$",
     re.IGNORECASE,
 )
 ANY_HOME = re.compile(r"/(?:home|Users)/[^/]+|/(?:var/)?root")
@@ -168,6 +170,9 @@ OWN_FILES = (
     "cron.db",
     "cron.db-wal",
     "cron.db-shm",
+    "sessions.db",
+    "sessions.db-wal",
+    "sessions.db-shm",
 )
 OWN_FOLDERS = ("logs", "cache/undo", "mcp_tokens", "serve")
 OWN_CODE = ("tools", "plugins")

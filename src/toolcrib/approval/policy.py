@@ -357,9 +357,10 @@ def _examine_command(policy: Policy, effect: Effect, risks: _Risks, folders: Pat
 def _examine_git(policy: Policy, reading: CommandReading, risks: _Risks, folders: PathScope) -> None:
     """Ask before git runs hooks or settings that appeared in its repository during the session."""
     for call in reading.calls:
-        reason = (
-            changed_since(folders.absolute(call.cwd), call.words, policy.started_at) if call.program == "git" else ""
-        )
+        if call.program != "git":
+            continue
+        given = (f"--git-dir={call.git_dir}",) if call.git_dir else ()
+        reason = changed_since(folders.absolute(call.cwd), (*given, *call.words), policy.started_at)
         if reason:
             danger = Danger(rule="git_executes", description="program that a repository names", reason=reason)
             risks.dangers.append(replace(danger, scope=f"in {folders.absolute(call.cwd)}"))

@@ -148,7 +148,7 @@ _NEVER_READ = re.compile(
 )
 _OWN_SECRETS = (".env", "auth.json", "approvals.jsonl")
 _OWN_TOKENS = ("mcp_tokens", "serve")
-"""The folders with the tokens of MCP servers and of our own: with those, an agent could answer its own approvals."""
+"""The folders with the tokens of MCP servers, and with those that answer approvals over HTTP."""
 
 
 def why_never_read(path: str, home: Home, *, is_here: bool) -> str:
@@ -159,9 +159,8 @@ def why_never_read(path: str, home: Home, *, is_here: bool) -> str:
         return ""
     roots = [folder.lower() for folder in _both(str(home.root))]
     own = {f"{root}/{name}" for root in roots for name in _with_drafts(_OWN_SECRETS)}
-    is_own = path.lower() in own or path.lower().startswith(
-        tuple(f"{root}/{name}/" for root in roots for name in _OWN_TOKENS)
-    )
+    inside = tuple(f"{root}/{name}/" for root in roots for name in _OWN_TOKENS)
+    is_own = path.lower() in own or path.lower().startswith(inside)
     return "it contains toolcrib's own secrets, which no tool reads" if is_own else ""
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from toolcrib.approval.shell.judge import judge_write
 from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, Origin, name_set
 from toolcrib.approval.shell.option_table import (
     BY_PROGRAM,
@@ -18,7 +19,7 @@ from toolcrib.approval.shell.option_table import (
     kind_of_variable,
 )
 from toolcrib.approval.shell.options import Arguments, parse_arguments
-from toolcrib.approval.shell.paths import is_trusted_program, place, resolve
+from toolcrib.approval.shell.paths import is_trusted_program, place, reached, resolve
 from toolcrib.approval.shell.python_code import judge_python
 from toolcrib.approval.shell.rules import BY_PROGRAM as RULES_BY_PROGRAM
 from toolcrib.approval.shell.rules.base import SPECS, CommandCall
@@ -225,6 +226,9 @@ def judge_value(use: Use, kind: str, value: ExpandedWord) -> None:
         for folder in text.split(":"):
             if folder and place(resolve(folder, use.call.state) + "/x", use.call.state) == "temporary":
                 use.report(f"takes code from {folder}, where anybody may put it")
+    elif kind == "written":
+        if not text.endswith("_history"):
+            judge_write(use.runner, reached(value, use.call.state), value, use.call.state, use.site)
     elif kind == "setting":
         judge_setting(use, text)
     elif kind == "binds":

@@ -296,7 +296,9 @@ class Evaluator:
         if node.counter is not None:
             self.expander.arithmetic(node.counter, state)
         # A list that is empty as far as we know may still have words when it runs.
-        values = [None] if node.values is None else loop_values(self.expander.fields(node.values, state)) or [None]
+        values = (
+            [None] if node.values is None else loop_values(self.expander.fields(node.values, state), state) or [None]
+        )
         name = node.variable.literal if node.variable is not None else None
         outputs: list[StreamData] = []
         inner = state.copy()

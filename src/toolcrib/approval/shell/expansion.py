@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from toolcrib.approval.shell.model import MAX_BRACE_WORDS, UNKNOWN, ExpandedWord, NotUnderstood, Origin, StreamData
 from toolcrib.approval.shell.parser import parse, parse_quoted
-from toolcrib.approval.shell.secret_files import secrets_by_pattern
+from toolcrib.approval.shell.secret_files import protected_by_pattern, secrets_by_pattern
 from toolcrib.approval.shell.secret_variables import names_secret
 from toolcrib.approval.shell.state import UNKNOWN_VALUE, ShellState, Value
 from toolcrib.approval.shell.syntax import (
@@ -285,10 +285,11 @@ class _WordBuilder:
 
 
 def marked(word: ExpandedWord, state: ShellState) -> ExpandedWord:
-    """A pattern with a mark if it may match a secret: whatever holds it later, it stands for that file."""
-    if not secrets_by_pattern(word, state):
-        return word
-    return ExpandedWord(word.text, True, word.origin | Origin.SECRET_FILE, word.keys)
+    """A pattern with a mark if it may match a secret or a protected file: whatever holds it later stands for that."""
+    mark = Origin.SECRET_FILE if secrets_by_pattern(word, state) else 0
+    if protected_by_pattern(word, state):
+        mark |= Origin.PROTECTED_FILE
+    return ExpandedWord(word.text, True, word.origin | mark, word.keys) if mark else word
 
 
 def is_list(origin: int) -> bool:
@@ -531,12 +532,17 @@ def further_input(stdin: StreamData | None) -> Iterator[StreamData]:
         yield StreamData("\n".join(lines[at:]), stdin.origin)
 
 
-def loop_values(values: list[ExpandedWord]) -> list[ExpandedWord | None]:
-    """The values that a loop is judged with; those that another command lists are marked."""
+def loop_values(values: list[ExpandedWord], state: ShellState) -> list[ExpandedWord | None]:
+    """The values that a loop is judged with; those that another command lists are marked.
+
+    A pattern that may match a protected file stands for that file, too.
+    """
     kept: list[ExpandedWord | None] = [
         ExpandedWord(value.text, value.glob, value.origin | Origin.LISTED)
         if not value.known and value.origin & (Origin.PROGRAM | Origin.FILE)
         else value
         for value in values[:MAX_LOOP_VALUES]
     ]
+    marked_ones = [value for value in values[:MAX_LOOP_VALUES] if value.origin & Origin.PROTECTED_FILE and value.glob]
+    kept += [ExpandedWord(protected_by_pattern(value, state)) for value in marked_ones[:4]]
     return [*kept, ExpandedWord(UNKNOWN)] if len(values) > MAX_LOOP_VALUES else kept

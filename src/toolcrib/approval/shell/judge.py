@@ -49,7 +49,8 @@ def judge(runner: Runner, call: CommandCall, site: CommandLocation, *, handled: 
         raise NotUnderstood("a command writes to too many files to analyse")
     for path, target in written:
         judge_write(runner, path, target, call.state, site)
-        if call.program in COPIES_INPUT and target.text.startswith(UNKNOWN):
+        is_named = target.text.strip(UNKNOWN + "/") or call.program in COPIES_INPUT
+        if is_named and target.text.startswith(UNKNOWN):
             judge_unknown_target(runner, target, call.state, site)
 
 
@@ -228,8 +229,12 @@ def judge_write(
             runner.report("system_config", f"{verb} {shown}, which belongs to the system", site, paths=(path,))
     elif kind == "home_config" or (kind == "secret" and path.startswith("/")):
         runner.report("system_config", f"{verb} {shown}, which configures the user's account", site, paths=(path,))
+    elif target.origin & Origin.PROTECTED_FILE:
+        runner.report("system_config", f"{verb} a file that may configure the user's account", site, paths=(path,))
     elif EXECUTED_PATH.search(path) or RUN_LATER.search(path):
         runner.report("system_config", f"{verb} {shown}, which git or the shell runs later", site, paths=(path,))
+    elif path.startswith(UNKNOWN + "/") and place(state.home + path.lstrip(UNKNOWN), state) == "home_config":
+        runner.report("system_config", f"{verb} {shown} in a folder that is only known at run time", site)
 
 
 RUN_LATER = re.compile(r"(?:^|/)\.envrc$")

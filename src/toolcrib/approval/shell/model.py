@@ -52,6 +52,8 @@ class Origin(IntFlag):
     """The value of a variable that is named like a key or a password."""
     SECRET_FILE = 4096
     """The name of a file that may be a secret."""
+    PROTECTED_FILE = 8192
+    """The name of a file that may be protected from tools."""
 
 
 class ExpandedWord(msgspec.Struct, frozen=True):

@@ -21,6 +21,7 @@ WITH_SUBCOMMANDS = name_set("git go")
 #   exec=     a command after that prefix; |command likewise
 #   binds     keys and what they run
 #   options   more options of the same program
+#   written   a file or folder that the program writes
 #   ask       the value does not tell what happens
 #   python, node, …  code in that language
 # `NAME=`, `-name:` and `+` are the beginnings of words whose rest is the value.
@@ -78,10 +79,13 @@ node nodejs tsx ts-node bun electron | -r --require --import --loader --experime
 cargo | --config | setting
 go run test | -exec | command
 go build run test install vet list get generate | -toolexec -vettool | command
-gcc g++ cc c89 c99 c++ clang clang++ gfortran | -wrapper -fplugin= -specs= | file
+gcc g++ cc c89 c99 c++ clang clang++ gfortran | -fplugin= -specs= | file
+gcc g++ cc c89 c99 c++ clang clang++ gfortran | -wrapper | ask
 rustc | linker= -Clinker= | tool
 java | -javaagent: -agentpath: -agentlib: | engine
 java | -XX:OnOutOfMemoryError= -XX:OnError= | command
+mvn mvnw | -Dexec.executable= | ask
+jj | --config --config-toml | setting
 mvn mvnw | -s --settings -gs --global-settings | file
 gradle gradlew | -I --init-script -b --build-file | file
 apt apt-get aptitude apt-cache | -o --option | setting
@@ -179,7 +183,7 @@ RUSTC_WRAPPER RUSTC_WORKSPACE_WRAPPER CARGO_TARGET_*_RUNNER CARGO_TARGET_*_LINKE
 CMAKE_C_COMPILER_LAUNCHER CMAKE_CXX_COMPILER_LAUNCHER | tool
 PYTHONSTARTUP PSQLRC INPUTRC SCREENRC GIT_CONFIG_GLOBAL GIT_CONFIG_SYSTEM GIT_CONFIG GIT_TEMPLATE_DIR | file
 R_PROFILE R_PROFILE_USER R_ENVIRON_USER WGETRC PIP_CONFIG_FILE NPM_CONFIG_USERCONFIG npm_config_userconfig | file
-GIT_EXEC_PATH | file
+GIT_EXEC_PATH HGRCPATH PHPRC PHP_INI_SCAN_DIR MAKEFILES DOTNET_STARTUP_HOOKS | file
 OPENSSL_CONF ZDOTDIR IPYTHONDIR JUPYTER_CONFIG_DIR VIMRUNTIME MYVIMRC LESSKEY LESSKEYIN RIPGREP_CONFIG_PATH | file
 PYTHONHOME PYTHONUSERBASE NODE_PATH PERLLIB PERL5LIB RUBYLIB PYTHONPATH LUA_PATH LUA_CPATH CLASSPATH | search
 GCONV_PATH LD_LIBRARY_PATH DYLD_LIBRARY_PATH DYLD_FALLBACK_LIBRARY_PATH GEM_PATH GEM_HOME EMACSLOADPATH | search
@@ -194,7 +198,11 @@ TAR_OPTIONS | tar_options
 FZF_DEFAULT_OPTS | fzf_options
 LESS MORE | less_options
 VIMINIT EXINIT | vim
-PYTHONBREAKPOINT GIT_CONFIG_PARAMETERS | ask
+PYTHONBREAKPOINT GIT_CONFIG_PARAMETERS ZIPOPT | ask
+GIT_TRACE* GIT_INDEX_FILE GIT_OBJECT_DIRECTORY HISTFILE LESSHISTFILE SQLITE_HISTORY MYSQL_HISTFILE | written
+PSQL_HISTORY NODE_REPL_HISTORY PYTHON_HISTORY COVERAGE_FILE LLVM_PROFILE_FILE PYTHONPYCACHEPREFIX | written
+RUSTFLAGS CARGO_BUILD_RUSTFLAGS CARGO_ENCODED_RUSTFLAGS RUSTDOCFLAGS | rust_options
+LUA_INIT | lua
 GIT_CONFIG_KEY_* | git_key
 CFLAGS CXXFLAGS CPPFLAGS LDFLAGS CGO_CFLAGS CGO_CXXFLAGS CGO_LDFLAGS | compiler_options
 PIP_INDEX_URL PIP_EXTRA_INDEX_URL UV_INDEX_URL UV_DEFAULT_INDEX UV_INDEX UV_EXTRA_INDEX_URL GOPROXY | index
@@ -234,6 +242,7 @@ OPTIONS_THAT_RUN: dict[str, re.Pattern[str]] = {
     "fzf_options": re.compile(r".*(?:--bind|--preview\b)"),
     "less_options": re.compile(r".*\+!|.*-k"),
     "ssh_options": re.compile(r"(?i).*(?:proxycommand|localcommand|knownhostscommand|pkcs11provider|-F)"),
+    "rust_options": re.compile(r".*linker=\s*([^\s\x1f]+)"),
     "rpm": re.compile(r".*%[({]"),
 }
 """Options inside one value: those that run commands or load code."""
@@ -308,7 +317,10 @@ SETTINGS: dict[str, SettingKeys] = {
     "php": setting(
         r"sendmail_path$", r"auto_(?:prepend|append)_file$|(?:zend_)?extension(?:_dir)?$|opcache\.preload$|ffi\."
     ),
-    "wget": setting(r"use_askpass$"),
+    "wget": setting(
+        r"use_askpass$", harmless=r"(?!output_document|logfile|dir_prefix|(?:post|body)_file|input|config)"
+    ),
+    "jj": setting(r".*(?:pager|editor|diff\.tool|formatter|merge-tools|aliases|backends|fsmonitor|\.command|program)"),
     "restic": setting(r".*command"),
     **dict.fromkeys(("mail", "mailx"), setting(r"(?:sendmail|mta|editor|visual|pager|shell|ncommand)$|pipe-")),
 }

@@ -17,7 +17,7 @@ from toolcrib.approval.shell.model import (
     StreamData,
     name_set,
 )
-from toolcrib.approval.shell.paths import is_private, is_secret, reached, resolve
+from toolcrib.approval.shell.paths import is_private, is_protected, is_secret, reached, resolve
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.secret_files import lists_secrets, secrets_by_pattern, walked_secret
 from toolcrib.approval.shell.secret_variables import INTERPRETERS, keys_in_code, names_secret
@@ -44,6 +44,8 @@ PRINTS_CODE = re.compile(
 )
 PRINTS_WORDS = name_set("echo printf")
 LISTERS = name_set("find gfind fd fdfind ls locate mdfind")
+NAMES_FILES = LISTERS | name_set("grep egrep fgrep zgrep rg ag ack tree eza exa")
+"""Programs whose output names the files that they found in the folders they were given."""
 PRINTS_ONE = name_set("mktemp tempfile basename dirname realpath readlink date hostname whoami uname id tty wc uuidgen")
 MAX_COUNTED = 64
 CHARACTER_CLASS = re.compile(r"\[[:=.]|\[.\*")
@@ -319,6 +321,8 @@ def output_of(call: CommandCall) -> StreamData:
         origin |= Origin.SECRET
     if (call.program in LISTERS and origin & Origin.SECRET) or lists_secrets(call):
         origin |= Origin.SECRET_FILE
+    if call.program in NAMES_FILES and any(is_protected(reached(word, call.state), call.state) for word in call.words):
+        origin |= Origin.PROTECTED_FILE
     if call.program in _SILENT:
         origin &= ~(Origin.SECRET | Origin.PRIVATE)
     return StreamData(data.text, origin)

@@ -51,9 +51,12 @@ HOME_CONFIG = re.compile(r"\.(?:toolcrib|hermes)(?:/|$)")
 SECRET_DIRECTORY = re.compile(
     r"/\.(?:ssh/(?:id_|identity|\*)|ssh/?$|aws/(?:credentials|config|sso|cli/cache)|aws/?$|kube(?:/config)?$"
     r"|docker/config\.json$|gnupg(?:/|$)|config/(?:gcloud|gh/hosts\.yml|op|doctl|rclone)|azure(?:/|$)"
-    r"|password-store(?:/|$)|local/share/keyrings|terraform\.d/credentials|(?:toolcrib|hermes)/(?:\.env$|(?:mcp_tokens|serve)(?:/|$)))"
+    r"|password-store(?:/|$)|local/share/keyrings|terraform\.d/credentials|(?:toolcrib|hermes)/(?:\.env$|auth\.json$"
+    r"|mcp_tokens(?:/|$)|serve(?:/|$)))"
 )
 """Searched for in the whole path with a leading slash; every alternative starts with the same two characters."""
+OWN_TOKENS = ("/serve/token", "/serve/tokens.json")
+"""Whoever has one of these answers approvals over HTTP; they may be in any folder that is our home."""
 SSH_DIRECTORY = re.compile(r"/\.ssh/(?!known_hosts|config$|authorized_keys)")
 SECRET_SYSTEM_FILE = re.compile(
     r"/etc/(?:shadow|gshadow|sudoers|master\.passwd|ssl/private|krb5\.keytab|ssh/ssh_host_\w+_key$)"
@@ -257,9 +260,8 @@ def is_secret(path: str) -> bool:
         or SECRET_SUFFIX.search(name)
         or SECRET_SYSTEM_FILE.match(path)
         or "/run/secrets/" in path
+        or ("/" + path).endswith(OWN_TOKENS)
         or "Library/Keychains" in path
-        # The tokens of `toolcrib serve`, in whichever home: with them, an agent could answer its own approvals.
-        or ("/" + path).endswith(("/serve/token", "/serve/tokens.json"))
         or holds_ssh_key("/" + path)
     )
     return bool(found) and not PUBLIC.search(path)

@@ -108,10 +108,11 @@ def judge_protected(runner: Runner, call: CommandCall, site: CommandLocation) ->
     if state.cwd != state.start and call.program not in READERS and in_protected_folder(call):
         reason = f"runs {call.program} in {state.cwd}, which the user's programs run or read commands from"
         runner.report("system_config", reason, site, paths=(state.cwd,))
-    if call.program in UNPACKERS and unpacks_over_home(call):
+    if copies_over_home(call) or (call.program in UNPACKERS and unpacks_over_home(call)):
+        does = "unpacks" if call.program in UNPACKERS else "copies files of any name"
         runner.report(
             "system_config",
-            "unpacks into the home folder, where it may replace start-up files",
+            f"{does} into the home folder, where it may replace start-up files",
             site,
             paths=(state.home,),
         )
@@ -215,7 +216,29 @@ MAX_WORD = 4096
 
 def git_only_reads(call: CommandCall) -> bool:
     operands = call.arguments.operands
-    return not operands or operands[0].text in GIT_READS
+    if operands and operands[0].text not in GIT_READS:
+        return False
+    texts = [word.text for word in call.words]
+    return not any(GIT_OUTPUT.match(text) for text in texts) and not (
+        operands and operands[0].text == "config" and sets_in_file(texts)
+    )
+
+
+GIT_OUTPUT = re.compile(r"--out(?:p|pu|put)?(?:=|$)")
+"""What `git log`, `diff` and others write their output with."""
+READS_SETTINGS = re.compile(r"--get.*|-l|--list|get|list")
+
+
+def sets_in_file(texts: list[str]) -> bool:
+    """True for `git config` that changes a file which it names."""
+    files = [text for text in texts if re.match(r"-f|--file(?:=|$)", text)]
+    if not files or any(READS_SETTINGS.fullmatch(text) for text in texts):
+        return False
+    names = [text for text in texts[texts.index("config") + 1 :] if text[:1] != "-"]
+    # A key alone asks for its value; the file is one more word if it is not part of its option.
+    return len(names) > 1 + sum(text in ("-f", "--file") for text in files) or any(
+        text.startswith(("--unset", "--re", "-e", "--edit")) for text in texts
+    )
 
 
 def unpacks(call: CommandCall) -> bool:
@@ -242,5 +265,20 @@ def unpacks_over_home(call: CommandCall) -> bool:
     return any(folder == state.home + end for folder in folders for end in HOLDS_PROTECTED)
 
 
+def copies_over_home(call: CommandCall) -> bool:
+    """True for a copy of everything in a folder, hidden files included, over the home folder itself."""
+    if call.program not in COPIERS or len(call.arguments.operands) < 2:
+        return False
+    *sources, target = call.arguments.operands
+    holds = [call.state.home + end for end in HOLDS_PROTECTED]
+    if resolve(target, call.state) not in holds:
+        return False
+    everything = HIDDEN_TOO if call.program != "rsync" else HIDDEN_TOO_FOR_RSYNC
+    return any(everything.search(each.text) and resolve(each, call.state) not in holds for each in sources)
+
+
+COPIERS = name_set("cp gcp mv gmv rsync ditto")
+HIDDEN_TOO = re.compile(r"(?:^|/)\.(?:\*.*|\[.*|/*)$")
+HIDDEN_TOO_FOR_RSYNC = re.compile(r"(?:^|/)\.(?:\*.*|\[.*|/*)$|/$")
 HOLDS_PROTECTED = ("", "/.config", "/.local", "/.local/share", "/.cargo")
 """The home folder and those in it that are not protected themselves, but hold what is."""

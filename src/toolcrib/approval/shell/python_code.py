@@ -65,7 +65,12 @@ COPIES = name_set(
     "shutil.move shutil.copy shutil.copyfile shutil.copy2 shutil.copytree os.rename os.replace os.symlink os.link"
 )
 WRITING = re.compile(r"^[rwax+bt]*[wax+]")
-CONSOLES = frozenset({"code.interact", "code.InteractiveConsole", "IPython.embed", "IPython.start_ipython"})
+CONSOLES = name_set(
+    "code.interact code.InteractiveConsole code.InteractiveInterpreter code.compile_command codeop.compile_command "
+    "IPython.embed IPython.start_ipython"
+)
+TIMED = name_set("timeit.timeit timeit.repeat timeit.Timer cProfile.run profile.run pdb.run pdb.runeval")
+"""Functions that run the code in their strings."""
 READS = re.compile(
     r"(?:^|\.)(?:open|read\w*|exists|lexists|is\w+|l?stat|listdir|scandir|walk|r?glob|iterdir|join"
     r"|expanduser|expandvars"
@@ -210,6 +215,16 @@ class _Reader(ConstantReader):
             if module in ("os", "subprocess", "shutil", "builtins", "pty", "ctypes", "posix", "sys"):
                 self.report("unknown_code", f"calls a function of {module} that is only known at run time")
 
+    def visit_Subscript(self, node: ast.Subscript) -> None:  # noqa: N802 - the name that ast calls
+        if self.dotted(node.value).endswith(("__builtins__", "__builtins__.__dict__", "builtins.__dict__")):
+            self.report("unknown_code", "looks up functions in a way that cannot be followed")
+        self.generic_visit(node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:  # noqa: N802 - the name that ast calls
+        if node.attr == "TIOCSTI":
+            self.report("unknown_code", "types into a terminal")
+        self.generic_visit(node)
+
     def judge_passed_on(self, node: ast.Call) -> None:
         """Report a dangerous function among the arguments of another: `map(os.system, …)`."""
         for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
@@ -250,6 +265,11 @@ class _Reader(ConstantReader):
             self.report("unknown_code", "unpacks objects from its input, which may run code")
         elif name == "fileinput.input" and any(each.arg == "inplace" for each in node.keywords):
             self.judge_protected(node)
+        elif name in TIMED:
+            for each in (*node.args, *(keyword.value for keyword in node.keywords)):
+                code = self.constant(each)
+                if isinstance(code, str):
+                    judge_python(self.runner, code, self.call, self.site)
         elif name in CONSOLES:
             self.report("unknown_code", "reads code from its input and runs it")
         elif name in ("sys.path.insert", "sys.path.append", "site.addsitedir"):

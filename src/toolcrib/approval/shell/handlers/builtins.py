@@ -31,7 +31,8 @@ def change_directory(_runner: Runner, call: CommandCall, _site: CommandLocation)
     else:
         if call.program == "pushd":
             call.state.stack = (*call.state.stack, here(call.state))
-        go_to(call.state, operands[0])
+        searched = "CDPATH" in call.state.variables and not operands[0].text.startswith(("/", "."))
+        go_to(call.state, ExpandedWord(UNKNOWN) if searched else operands[0])
     return NOTHING
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from toolcrib.approval.shell.judge import STANDARD_INPUT
+from toolcrib.approval.shell.judge import STANDARD_INPUT, judge_write
 from toolcrib.approval.shell.model import ANYTHING, ExpandedWord, Origin, StreamData
 from toolcrib.approval.shell.options import parse_arguments
-from toolcrib.approval.shell.paths import place, resolve
+from toolcrib.approval.shell.paths import place, reached, resolve
 from toolcrib.approval.shell.python_code import judge_python
 from toolcrib.approval.shell.rules.base import SPECS, CommandCall
 from toolcrib.approval.shell.runner import CommandLocation, Handler, Runner
@@ -343,8 +343,17 @@ def awk(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData 
     program = arguments.value("-e", "--source") or (arguments.operands[0] if arguments.operands else None)
     if program is not None:
         judge_script_code(runner, "awk", program.text, call, site)
+        if AWK_WRITES_TO_NAME.search(program.text):
+            # The name may come from any of its arguments.
+            given = [*arguments.operands[1:], *arguments.values("-v", "--assign")]
+            for word in given:
+                named = word.with_text(AWK_ASSIGNMENT.sub("", word.text))
+                judge_write(runner, reached(named, call.state), named, call.state, site)
     return None
 
+
+AWK_WRITES_TO_NAME = re.compile(r"\bprintf?\b[^>|;}]*>{1,2}\s*\(?\s*[A-Za-z_]")
+AWK_ASSIGNMENT = re.compile(r"^[A-Za-z_]\w*=")
 
 HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(SHELLS, shell),

@@ -249,7 +249,11 @@ def editor(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamDa
             r"(?:^|[:|%\s])(?:(?:r|read|w)\s*+)?!\s*(.+)|\bsystem\(\s*['\"](.+?)['\"]|:?terminal\s+(.+)", command
         )
         judge_embedded(runner, command, call, site)
-        write = re.match(r":?\s*(?:%|\d+,[\d$]+)?(?:w|wq|write|saveas|sav|x|xit)!?\s+([^!>\s|]\S*)", command)
+        write = re.match(
+            r":?\s*(?:%|\d+,[\d$]+)?(?:w|wq|write|saveas|sav|x|xit|up|update|e|ed|edit|new|vne?w|"
+            r"sp|split|vs|vsp|vsplit|tabe|tabedit|tabnew|arg|args|r0)!?\s+([^!>\s|]\S*)",
+            command,
+        )
         if write:
             judge_write(
                 runner,

@@ -248,6 +248,8 @@ TMUX_COMMANDS = name_set(
 SENDS_ON = re.compile(r"\b(?:curl|wget|nc|ncat|socat|telnet)\b")
 TYPED = name_set("send-keys send stuff")
 KEYS = name_set("Enter C-m KPEnter C-j ^M")
+ANSWER = re.compile(r"(?i)(?:y|yes|a|always|s|session|o|once|p|permanent|ok|allow|approve|\d)(?:\\n|\\r|\^M)?")
+"""What questions are answered with."""
 
 
 def terminal(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
@@ -270,8 +272,14 @@ def terminal(runner: Runner, call: CommandCall, site: CommandLocation) -> Stream
             for word in words:
                 if " " in word.text:
                     runner.run_text(word.text, call.state.copy(), None, site)
+        if verb in ("paste-buffer", "pasteb") or (typed and call.arguments.has("-H")):
+            runner.report("unknown_code", "types what the command line does not show into a terminal", site)
+    if typed and ANSWER.fullmatch("".join(word.text for word in words).strip()):
+        runner.report("unknown_code", "types an answer into a terminal, where a question may be waiting for it", site)
     if len(words) == 1 or typed:
-        runner.run_text(" ".join(word.text for word in words), call.state.copy(), None, site)
+        texts = dict.fromkeys((" ".join(word.text for word in words), "".join(word.text for word in words)))
+        for text in texts if call.program == "tmux" else [*texts][:1]:
+            runner.run_text(text, call.state.copy(), None, site)
     elif words:
         runner.invoke(words, call.state.copy(), None, site)
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from toolcrib.approval.shell.paths import is_protected, resolve
 from toolcrib.approval.shell.rules.base import CommandCall, DangerClass, Rule, operand
 
 DANGERS = (
@@ -28,7 +29,35 @@ def mounts_engine_socket(call: CommandCall) -> bool:
     return any(re.search(r"docker\.sock|containerd\.sock|podman\.sock", word.text) for word in call.words)
 
 
+def mounts_protected(call: CommandCall) -> bool:
+    """True for a container that may write the home folder, or a folder in it that is protected from tools."""
+    given = call.arguments.values("-v", "--volume", "--mount")
+    given += [word.with_text(word.text.partition("=")[2]) for word in call.words if MOUNT.match(word.text)]
+    for word in given:
+        if READ_ONLY.search(word.text):
+            continue
+        source = MOUNT_SOURCE.search(word.text)
+        text = source.group(1) if source else word.text.partition(":")[0]
+        text = call.state.home + text[1:] if text.startswith("~") else text
+        path = resolve(text, call.state) if text[:1] in "/." else ""
+        if path and (path in ("/", call.state.home) or is_protected(path, call.state)):
+            return True
+    return False
+
+
+MOUNT = re.compile(r"--(?:volume|mount)=")
+MOUNT_SOURCE = re.compile(r"(?:^|,)(?:source|src)=([^,]+)")
+READ_ONLY = re.compile(r":(?:\w+,)*ro(?:,|$)|(?:^|,)(?:readonly|ro)(?:=true|=1)?(?:,|$)")
+
 RULES = (
+    Rule(
+        "docker podman nerdctl finch",
+        "run|create",
+        reason="lets a container change the home folder, or files that the user's programs run",
+        where=mounts_protected,
+        yes="docker run --mount type=bind,src=/home/user,dst=/h alpine",
+        no="docker run -v $PWD:/src alpine",
+    ),
     Rule(
         "docker podman nerdctl finch",
         "compose down",

@@ -101,6 +101,15 @@ def sets_what_runs(call: CommandCall) -> bool:
 
 RULES = (
     Rule(
+        "kitty kitten wezterm zellij",
+        reason="types into another terminal",
+        where=lambda call: any(
+            word.text in ("send-text", "send-key", "write-chars", "write", "launch") for word in call.words[:4]
+        ),
+        yes="kitty @ send-text y",
+        no="wezterm cli list",
+    ),
+    Rule(
         "xdotool ydotool wtype dotool",
         reason="types into other programs",
         where=lambda call: any(word.text in ("type", "key", "keydown", "exec", "-k", "-M") for word in call.words),
@@ -404,6 +413,14 @@ RULES = (
         no="git config --list",
     ),
     Rule("history", reason="deletes the command history", flags="-c -d -w", yes="history -c", no="history 5"),
+    Rule(
+        "history",
+        "*",
+        reason="writes the command history to a file",
+        flags="-a",
+        yes="history -a ~/.bashrc",
+        no="history -a",
+    ),
     Rule(
         "journalctl",
         reason="deletes logs",
