@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import json
 from pathlib import Path
 
 import openai
@@ -288,6 +290,30 @@ async def test_who_leaves_stops_the_run(home: Path) -> None:
 
     assert run.result is not None
     assert run.result.outcome == "interrupted"
+
+
+async def test_a_client_that_does_not_read_holds_nothing_up(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Others are served beside it, and the server stops without a fault."""
+    body = json.dumps({"messages": QUESTION, "stream": True}).encode()
+    async with serving(home, [says("x" * 8_000_000, call("wait")), "never"]) as served, served.http() as http:
+        _, writer = await asyncio.open_connection("127.0.0.1", int(served.url.rpartition(":")[2]), limit=1024)
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {served.token}\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        async with asyncio.timeout(30):
+            run = await first_run(served)
+            async for one in run.follow():
+                if isinstance(one.event, CallStarted):
+                    break
+        health = await http.get("/health")
+    gc.collect()
+    await asyncio.sleep(0)
+    writer.close()
+
+    assert health.status_code == 200
+    assert run.result is not None
+    assert run.result.outcome == "interrupted"
+    assert [one.getMessage() for one in caplog.records if one.levelname == "ERROR" and one.name == "asyncio"] == []
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -28,6 +28,7 @@ from toolcrib.serve.questions import (
     QuestionAsked,
     UnknownQuestion,
 )
+from toolcrib.serve.run_store import RunStoreError
 from toolcrib.serve.runs import LoggedRunEvent, Run, RunManager, RunRefused, digest_of
 from toolcrib.serve.tokens import Identity
 from toolcrib.sessions.store import SessionStore
@@ -162,7 +163,9 @@ def session_of_history(store: SessionStore, runs: RunManager, asked: AgentQuesti
 
 def remember(runs: RunManager, run: Run, asked: AgentQuestion, answer: str, token_name: str) -> None:
     """Recognise a conversation by what its client saw of it."""
-    runs.store.remember_transcript(digest_of(token_name, asked.after(answer)), run.session_id, run.id)
+    # A client that does not read its stream holds it until after the server has closed its database.
+    with suppress(RunStoreError):
+        runs.store.remember_transcript(digest_of(token_name, asked.after(answer)), run.session_id, run.id)
 
 
 def event_stream(
