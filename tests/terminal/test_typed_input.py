@@ -49,6 +49,14 @@ DANGEROUS = [
     ("gdb ./a.out", "shell rm -rf /srv\n"),
     ("vim notes", ":!rm -rf /srv\n"),
     ("./installer", "y\n"),
+    ("bash", "cd ~\n", "cp evil .bashrc\n"),
+    ("bash", "set -- rm -rf /srv\n", '"$@"\n'),
+    ("bash", "x=~/.bashrc\n", "ls\n", "echo evil >> $x\n"),
+    ("python3", "from os import system as print\n", "print('rm -rf /srv')\n"),
+    ("python3", "import os\n", "s = os.system\n", "2 + 2\n", "s('rm -rf /srv')\n"),
+    ("python3", "p = '/home/anna/.bashrc'\n", "open(p, 'w')\n"),
+    ("node", "const {execSync: log} = require('child_process')\n", "log('rm -rf /srv')\n"),
+    ("sqlite3 a.db", ".headers on\n", "delete from users;\n"),
     ("python3 game.py", "1\n"),
 ]
 TERMINAL_ONLY = [

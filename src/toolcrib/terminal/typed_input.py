@@ -63,7 +63,8 @@ def typed_effects(target: TypingTarget, data: str, *, ends_line: bool) -> tuple[
         caution = _caution(target, language, text, unknown)
         if not text.strip() or (not caution and "\n" not in text and not is_finished(text, language or "lines")):
             continue
-        effects.append(Effect("exec", as_input(command, text), cwd=target.cwd, caution=caution))
+        earlier = settled(command, target.typed, language)
+        effects.append(Effect("exec", as_input(command, earlier + text), cwd=target.cwd, caution=caution))
     return tuple(effects)
 
 
@@ -121,6 +122,44 @@ def unfinished(typed: str, language: Language) -> str:
         if line.endswith("\n") and (len(text) > MAX_UNFINISHED or is_finished(text, language)):
             text = ""
     return text
+
+
+def settled(command: str, typed: str, language: Language | None) -> str:
+    """What was typed before and has run: it decides what names and folders mean now.
+
+    Text that was asked about is left out, because nobody wants to answer for it again with every line.
+    """
+    if language not in REMEMBERS:
+        return ""
+    kept = text = ""
+    for line in NEW_LINE_KEYS.sub("\n", typed).replace("\r\n", "\n").replace("\r", "\n").splitlines(keepends=True):
+        text += line
+        if line.endswith("\n") and is_finished(text, language):
+            if matters(text, language) and is_quiet(as_input(command, kept + text)):
+                kept += text
+            text = ""
+    return kept
+
+
+def matters(text: str, language: Language) -> bool:
+    """Whether a finished text may change what later text means, instead of only doing something."""
+    return language not in LASTING or LASTING[language].search(text) is not None
+
+
+REMEMBERS = ("shell", "python", "lines")
+"""Languages in which one line gives names a meaning for the next."""
+LASTING: dict[str, re.Pattern[str]] = {
+    "shell": re.compile(
+        r"=|\(\)|\b(?:cd|pushd|popd|set|shopt|alias|function|read|mapfile|readarray|printf|getopts|exec|source|hash"
+        r"|export|declare|typeset|trap|eval|enable)\b|(?:^|[;&|\s])\.\s|[<>]",
+    ),
+    "python": re.compile(r"=|\b(?:import|def|class|for|with|exec|eval|chdir|global|setattr|setdefault|update)\b"),
+}
+
+
+@lru_cache(maxsize=256)
+def is_quiet(command: str) -> bool:
+    return not read_command(command).assessment.findings
 
 
 def is_finished(text: str, language: Language) -> bool:

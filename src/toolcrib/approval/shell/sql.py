@@ -29,10 +29,18 @@ def sql_danger(text: str) -> str:
     return ""
 
 
+CLIENT_COMMAND = re.compile(
+    r"^[ \t]*(?:\\[a-z]|\.[a-z]|(?:use|delimiter)[ \t]+\S+[ \t]*$)[^\n]*(?:\n|\Z)|[ \t]\\g\w*[ \t]*$",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""`\\timing`, `.headers on`, `use shop` and `delimiter //` on a line of their own, and `\\g` at the end of one."""
+
+
 def statements(text: str) -> list[list[str]]:
     """The statements as lists of lower-case tokens, without comments."""
     result: list[list[str]] = [[]]
-    for match in _TOKEN.finditer(text):
+    # A client's own command ends with its line, so that what follows is a statement.
+    for match in _TOKEN.finditer(CLIENT_COMMAND.sub(";\n", text)):
         token = match.group()
         # MySQL runs the contents of `/*! … */`.
         if token.startswith("/*!"):
