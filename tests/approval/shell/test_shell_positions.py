@@ -37,6 +37,10 @@ PLANTED = (
     f"${{v[$({DANGEROUS})]}}",
     f"$((v[$({DANGEROUS})]))",
     f"${{v/a/$({DANGEROUS})}}",
+    f"${{v:-<({DANGEROUS})}}",
+    f"${{v:=>({DANGEROUS})}}",
+    f'"${{v/a/<({DANGEROUS})}}"',
+    f'"${{v%%<({DANGEROUS})}}"',
 )
 SEEDS = 120
 MAX_SEED_CHARACTERS = 240
@@ -121,6 +125,7 @@ DELAYED = [
     "f() { local -i n=$1; }; f 'y[@]'",
     "declare -n r='x[@]'; echo $r",
     "declare -n r='x[@]'; r=1",
+    "declare -n r; r='x[@]'; r=1",
     "n='x[@]'; echo ${!n}",
     "n='x[@]'; echo ${!n:-a}",
     "x='y[@]'; echo $((x))",

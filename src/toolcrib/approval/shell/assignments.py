@@ -35,6 +35,9 @@ def assign(expander: Expander, given: Sequence[Assignment], state: ShellState) -
         index = expander.index(assignment.index, state) if assignment.index is not None else None
         value = assigned_value(expander, assignment.value, state)
         if name == UNKNOWN:
+            # The first value of a reference names the variable it stands for, and its subscript is calculated later.
+            for each in value:
+                expander.subscript_of(each.text, state)
             continue
         if "[" in name:
             name = expander.subscript_of(name, state)

@@ -33,7 +33,7 @@ PLAIN_WORD = re.compile(r"([A-Za-z0-9_./:,@%+^=\-]+)(?=[ \t\n;|&)]|\Z)[ \t]*+")
 LITERAL = re.compile(r"[^ \t\n|&;()<>$`\"'\\]+")
 IN_QUOTES = re.compile(r'[^"$`\\]+')
 IN_HEREDOC = re.compile(r"[^$`\\]+")
-IN_BRACES = re.compile(r"[^}$`\\\"']+")
+IN_BRACES = re.compile(r"[^}$`\\\"'<>]+")
 IN_EXPRESSION = re.compile(r"[^()\[\]$`\\\"']+")
 IN_PATTERN = re.compile(r"[^()$`\\\"']+")
 REDIRECTION = re.compile(r"(?:(\d+)|\{([A-Za-z_]\w*)\})?(&>>|&>|<<<|<<-|<<|<>|<&|>>|>\||>&|<(?!\()|>(?!\())")
@@ -493,7 +493,11 @@ class Lexer:
             if character == "}" and not in_quotes:
                 self.position += 1
                 break
-            if character == "}" or (character == "'" and not has_quotes) or (quoted and source.startswith("$'", at)):
+            if character in "<>" and has_quotes and source.startswith("(", at + 1):
+                parts.append(self.substitution("input" if character == "<" else "output", quoted=False))
+            elif (
+                character in "}<>" or (character == "'" and not has_quotes) or (quoted and source.startswith("$'", at))
+            ):
                 in_quotes = in_quotes ^ (character == "'")
                 self.position += 1
                 parts.append(LiteralText(character, False, at, self.position))
