@@ -19,7 +19,7 @@ from toolcrib.http_server import base_url, open_socket
 from toolcrib.providers.scripted import ScriptedProvider, Step
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.serve.app import AgentServer, serve_agents
-from toolcrib.serve.tokens import TokenStore
+from toolcrib.serve.tokens import ServerTokens
 
 LIMIT_SECONDS = 60.0
 CONFIG = "serve:\n  toolsets: [test]\n"
@@ -81,7 +81,7 @@ async def serving(
     )
     model = ScriptedProvider(steps, **options)
     settings = load_settings(Home(home))
-    server = AgentServer(settings, TokenStore(settings.home), model=model, registry=registry)
+    server = AgentServer(settings, ServerTokens(settings.home), model=model, registry=registry)
     listening, stop = open_socket("127.0.0.1", 0, "another port"), asyncio.Event()
     url = base_url(listening)
     serving = asyncio.ensure_future(serve_agents(server, "127.0.0.1", listening, stop))

@@ -17,8 +17,8 @@ from toolcrib.config.paths import Home
 from toolcrib.config.serve_settings import ServeSettings
 from toolcrib.providers.scripted import calls
 from toolcrib.serve.app import UnsafeStart, require_safe_start
-from toolcrib.serve.guard import GuardMiddleware
-from toolcrib.serve.tokens import TokenError, TokenStore
+from toolcrib.serve.guard import AccessMiddleware
+from toolcrib.serve.tokens import ServerTokens, TokenError
 
 BODY = {"text": "hello"}
 
@@ -140,7 +140,7 @@ async def test_log_entries_cannot_be_forged(home: Path, caplog: pytest.LogCaptur
 async def test_a_slow_body_is_given_up(home: Path) -> None:
     """A client that announces a body and does not send it gets an error, and its connection ends."""
     async with serving(home) as served:
-        app = GuardMiddleware(
+        app = AccessMiddleware(
             served.server.app("127.0.0.1")._app,  # type: ignore[attr-defined]
             msgspec.structs.replace(served.server.app("127.0.0.1")._guard, body_seconds=0.05),  # type: ignore[attr-defined]
         )
@@ -192,11 +192,11 @@ async def test_bodies_are_bounded_with_and_without_a_length(home: Path) -> None:
 
 def test_the_owners_token_is_made_once_and_private(home: Path) -> None:
     """It is long, stays the same, and only its owner can read it."""
-    store = TokenStore(Home(home))
+    store = ServerTokens(Home(home))
     token = store.owner_token()
     file = home / "serve" / "token"
 
-    assert TokenStore(Home(home)).owner_token() == token
+    assert ServerTokens(Home(home)).owner_token() == token
     assert len(token) >= 32
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
@@ -205,10 +205,10 @@ def test_tokens_created_at_the_same_time_are_all_kept(home: Path) -> None:
     """Processes that create tokens side by side do not overwrite each other's."""
     names = [f"t{n}" for n in range(12)]
     with ThreadPoolExecutor(6) as pool:
-        list(pool.map(lambda name: TokenStore(Home(home)).create(name, ["chat"]), names))
-        owners = set(pool.map(lambda _: TokenStore(Home(home)).owner_token(), names))
+        list(pool.map(lambda name: ServerTokens(Home(home)).create(name, ["chat"]), names))
+        owners = set(pool.map(lambda _: ServerTokens(Home(home)).owner_token(), names))
 
-    assert sorted(TokenStore(Home(home)).others()) == sorted(names)
+    assert sorted(ServerTokens(Home(home)).others()) == sorted(names)
     assert len(owners) == 1
 
 
@@ -216,14 +216,14 @@ def test_a_token_needs_a_printable_name(home: Path) -> None:
     """The name is written to the access log."""
     for name in ("", " ", "a\nowner GET /"):
         with pytest.raises(TokenError, match="needs a name"):
-            TokenStore(Home(home)).create(name, ["chat"])
+            ServerTokens(Home(home)).create(name, ["chat"])
 
 
 @pytest.mark.parametrize("token", ["short", "change-me-change-me-change-me-change-me", "a" * 40, "x y" * 20, "ä" * 40])
 def test_weak_tokens_are_refused(home: Path, token: str) -> None:
     """Short ones and placeholders are refused by name of their source, without being repeated."""
     with pytest.raises(TokenError) as caught:
-        TokenStore(Home(home), token)
+        ServerTokens(Home(home), token)
 
     assert "TOOLCRIB_SERVE_TOKEN" in str(caught.value)
     assert token not in str(caught.value)

@@ -17,7 +17,7 @@ from tests.cli.cli_program import Program
 from toolcrib.config.paths import Home
 from toolcrib.providers.scripted import call, says
 from toolcrib.serve.app import only_server
-from toolcrib.serve.tokens import TokenStore
+from toolcrib.serve.tokens import ServerTokens
 from toolcrib.testing.model_server import ScriptedModelServer
 
 LIMIT_SECONDS = 120.0
@@ -37,7 +37,7 @@ def test_the_token_is_printed_and_managed(tmp_path: Path) -> None:
     run_cli("serve", "token", "--revoke", "phone")
     again = run_cli("serve", "token", "--revoke", "phone")
 
-    assert owner.stdout.strip() == TokenStore(Home(run_cli.home)).owner_token()
+    assert owner.stdout.strip() == ServerTokens(Home(run_cli.home)).owner_token()
     assert "phone  chat" in listed.stdout
     assert phone.stdout.strip() not in listed.stdout
     assert again.code != 0
@@ -112,7 +112,7 @@ async def program(
 
 
 def client(home: Path, url: str) -> httpx2.AsyncClient:
-    token = TokenStore(Home(home)).owner_token()
+    token = ServerTokens(Home(home)).owner_token()
     return httpx2.AsyncClient(
         base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=LIMIT_SECONDS, trust_env=False
     )

@@ -29,14 +29,14 @@ from toolcrib.core.errors import UsageError
 from toolcrib.core.models import Provider
 from toolcrib.http_server import LOOPBACK_NAMES, OwnAddresses, ServerOptions, error_response, serve_app
 from toolcrib.registry.registry import ToolRegistry
-from toolcrib.serve.guard import BodyTooLarge, BodyTooSlow, GuardMiddleware, ServeGuard
+from toolcrib.serve.guard import AccessMiddleware, BodyTooLarge, BodyTooSlow, ServeGuard
 from toolcrib.serve.native_api import NativeApi, handled_errors
 from toolcrib.serve.openai_api import OpenAIApi
 from toolcrib.serve.questions import PLATFORM, PendingQuestions
 from toolcrib.serve.responses_api import ResponsesApi
 from toolcrib.serve.run_store import RunStore
 from toolcrib.serve.runs import RunManager
-from toolcrib.serve.tokens import TokenScope, TokenStore
+from toolcrib.serve.tokens import ServerTokens, TokenScope
 from toolcrib.sessions.store import SessionStore
 from toolcrib.version import __version__
 
@@ -58,7 +58,7 @@ class AgentServer:
     def __init__(
         self,
         settings: Settings,
-        tokens: TokenStore,
+        tokens: ServerTokens,
         *,
         model: Provider | None = None,
         registry: ToolRegistry | None = None,
@@ -108,7 +108,7 @@ class AgentServer:
             requests_per_minute=serve.limits.requests_per_minute,
             scope_of=scope_of,
         )
-        return GuardMiddleware(inner, guard)
+        return AccessMiddleware(inner, guard)
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:

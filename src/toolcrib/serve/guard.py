@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolcrib.http_server import OwnAddresses, bearer_token, error_response, host_name, unauthorised
-from toolcrib.serve.tokens import Identity, TokenError, TokenScope, TokenStore
+from toolcrib.serve.tokens import ServerTokens, TokenError, TokenIdentity, TokenScope
 
 logger = logging.getLogger(__name__)
 access_log = logging.getLogger("toolcrib.serve.access")
@@ -43,7 +43,7 @@ class ServeGuard(msgspec.Struct, frozen=True, kw_only=True):
     """What a request must satisfy."""
 
     addresses: OwnAddresses
-    tokens: TokenStore
+    tokens: ServerTokens
     max_body_bytes: int
     body_seconds: float = BODY_SECONDS
     requests_per_minute: int
@@ -69,7 +69,7 @@ class SlidingWindow:
         self._moments.append(self._clock())
 
 
-class GuardMiddleware:
+class AccessMiddleware:
     """Applies the guard, and logs each request without its secrets."""
 
     def __init__(self, app: ASGIApp, guard: ServeGuard) -> None:
@@ -110,7 +110,7 @@ class GuardMiddleware:
             path = scope["raw_path"].partition(b"?")[0].decode("ascii", "backslashreplace")
             access_log.info("%s %s %s %d %.0f ms", who, scope["method"], path, status, took_ms)
 
-    def _check(self, scope: Scope, headers: Headers) -> tuple[Response | None, Identity | None]:
+    def _check(self, scope: Scope, headers: Headers) -> tuple[Response | None, TokenIdentity | None]:
         guard, method, path = self._guard, scope["method"], scope["path"]
         refusal = guard.addresses.refusal(headers)
         if refusal is None and path in OPEN_PATHS and method in SAFE_METHODS:
@@ -195,7 +195,7 @@ SECURITY_HEADERS: list[tuple[bytes, bytes]] = [
 ]
 
 
-def identity_of(scope: Any) -> Identity:
+def identity_of(scope: Any) -> TokenIdentity:
     """Who makes a request that the guard let in."""
-    identity: Identity = scope[IDENTITY]
+    identity: TokenIdentity = scope[IDENTITY]
     return identity

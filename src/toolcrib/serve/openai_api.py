@@ -30,7 +30,7 @@ from toolcrib.serve.questions import (
 )
 from toolcrib.serve.run_store import RunStoreError
 from toolcrib.serve.runs import LoggedRunEvent, Run, RunManager, RunRefused, digest_of
-from toolcrib.serve.tokens import Identity
+from toolcrib.serve.tokens import TokenIdentity
 from toolcrib.sessions.store import SessionStore
 
 SESSION_HEADER = "X-Toolcrib-Session-Id"
@@ -114,7 +114,7 @@ class OpenAIApi:
 
 
 def answered_run(
-    runs: RunManager, questions: PendingQuestions, asked: AgentQuestion, identity: Identity
+    runs: RunManager, questions: PendingQuestions, asked: AgentQuestion, identity: TokenIdentity
 ) -> tuple[Run, int] | None:
     """`/approve CODE`, `/deny CODE` or `/answer CODE TEXT` as a message answers a question and goes on with its run,
     after the event that asked it."""

@@ -21,7 +21,7 @@ from toolcrib.core.errors import SessionError, ToolcribError, UnknownSession
 from toolcrib.core.messages import Message
 from toolcrib.serve.questions import PendingQuestions, QuestionAnswered, QuestionAsked, QuestionEvent
 from toolcrib.serve.run_store import DAY_SECONDS, RunRecord, RunStore, StoredEvent
-from toolcrib.serve.tokens import Identity
+from toolcrib.serve.tokens import TokenIdentity
 from toolcrib.sessions.records import Session
 
 logger = logging.getLogger(__name__)
@@ -197,7 +197,7 @@ class RunManager:
         """The run that works on a session now."""
         return next((run for run in self.working if run.session_id == session_id), None)
 
-    def session(self, wanted: str, identity: Identity) -> Session:
+    def session(self, wanted: str, identity: TokenIdentity) -> Session:
         """The session with exactly this id, no prefix and no `last`; sessions that no server opened, such as those of
         the terminal, are for tokens of an admin only."""
         with suppress(UnknownSession):

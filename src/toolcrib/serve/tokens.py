@@ -28,7 +28,7 @@ class TokenError(UsageError):
     """A token that is missing, too weak, or already there."""
 
 
-class Identity(msgspec.Struct, frozen=True, kw_only=True):
+class TokenIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Whose token it is, and what it may do."""
 
     name: str
@@ -45,7 +45,7 @@ class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
     scopes: tuple[TokenScope, ...]
 
 
-class TokenStore:
+class ServerTokens:
     """The tokens of one home. `given` replaces the owner's stored token for this process."""
 
     def __init__(self, home: Home, given: str = "", source: str = "TOOLCRIB_SERVE_TOKEN") -> None:
@@ -76,15 +76,15 @@ class TokenStore:
             return ""
         return require_strong(stored, str(self._file)) if stored else ""
 
-    def identify(self, token: str) -> Identity | None:
+    def identify(self, token: str) -> TokenIdentity | None:
         """The identity behind a token; None for an unknown one."""
         if not token:
             return None
         if is_equal_secret(token, self.owner_token()):
-            return Identity(name=OWNER, scopes=frozenset(SCOPES))
+            return TokenIdentity(name=OWNER, scopes=frozenset(SCOPES))
         digest = _digest(token)
         found = [(name, one) for name, one in self.others().items() if is_equal_secret(digest, one.sha256)]
-        return next((Identity(name=name, scopes=frozenset(one.scopes)) for name, one in found), None)
+        return next((TokenIdentity(name=name, scopes=frozenset(one.scopes)) for name, one in found), None)
 
     def others(self) -> dict[str, StoredToken]:
         """The further tokens, by name."""

@@ -32,7 +32,7 @@ _WHOLE_TREE = {".": "(?s:.+)", "/": "(?s:.+/)"}
 READ_ONLY = ("--no-optional-locks", "-c", "core.fsmonitor=false")
 
 
-class IgnoreFile:
+class GitIgnoreFile:
     """The rules of one ignore file; paths are relative to its folder."""
 
     __slots__ = ("_expression", "_ignores")
@@ -64,13 +64,13 @@ def _whole(line: str, pattern: str) -> str:
     return f"{pattern}(?s:.+)" if line.rstrip().endswith("/**") else pattern
 
 
-class IgnoreRules:
+class WorkspaceIgnore:
     """The rules that apply in one folder, the nearest first; `fixed` decides about everything."""
 
     __slots__ = ("_files", "fixed", "key")
 
     def __init__(
-        self, files: tuple[tuple[IgnoreFile, int, str], ...] = (), key: bytes = b"", fixed: bool | None = None
+        self, files: tuple[tuple[GitIgnoreFile, int, str], ...] = (), key: bytes = b"", fixed: bool | None = None
     ) -> None:
         self._files = files
         self.key = key
@@ -87,21 +87,21 @@ class IgnoreRules:
                 return ignored
         return False
 
-    def inside(self, content: bytes, *, cut: int = 0, lead: str = "") -> IgnoreRules:
+    def inside(self, content: bytes, *, cut: int = 0, lead: str = "") -> WorkspaceIgnore:
         """The rules in a folder with an ignore file of this content, `cut` characters below the workspace."""
         lines = content.removeprefix(codecs.BOM_UTF8).decode(errors="surrogateescape").splitlines()
         key = hashlib.sha1(b"\0".join((self.key, str((cut, lead)).encode(errors="replace"), content)))
-        return IgnoreRules(((IgnoreFile(lines), cut, lead), *self._files), key.digest())
+        return WorkspaceIgnore(((GitIgnoreFile(lines), cut, lead), *self._files), key.digest())
 
-    def with_exceptions(self, paths: frozenset[bytes]) -> IgnoreRules:
+    def with_exceptions(self, paths: frozenset[bytes]) -> WorkspaceIgnore:
         """The same rules, identified together with the paths that they do not apply to."""
         if not paths:
             return self
-        return IgnoreRules(self._files, hashlib.sha1(b"\0".join((self.key, *sorted(paths)))).digest())
+        return WorkspaceIgnore(self._files, hashlib.sha1(b"\0".join((self.key, *sorted(paths)))).digest())
 
 
-IGNORE_ALL = IgnoreRules(key=b"all", fixed=True)
-IGNORE_NOTHING = IgnoreRules(key=b"nothing", fixed=False)
+IGNORE_ALL = WorkspaceIgnore(key=b"all", fixed=True)
+IGNORE_NOTHING = WorkspaceIgnore(key=b"nothing", fixed=False)
 
 
 class GitWorkspace:
@@ -113,11 +113,11 @@ class GitWorkspace:
         self._folder = folder
         self._data = _data_folder(self.top)
         self._excludes: bytes | None = None
-        self._rules: tuple[tuple[tuple[bytes, str], ...], IgnoreRules] | None = None
+        self._rules: tuple[tuple[tuple[bytes, str], ...], WorkspaceIgnore] | None = None
         self._index: tuple[int, ...] = ()
         self._tracked: frozenset[bytes] = frozenset()
 
-    def rules(self, more: Sequence[str]) -> IgnoreRules:
+    def rules(self, more: Sequence[str]) -> WorkspaceIgnore:
         """The rules that apply to the workspace as a whole; `more` come from the settings."""
         if not self.top:
             return self._joined((("\n".join((*REBUILT.split(), *more)).encode(), ""),))
@@ -129,9 +129,9 @@ class GitWorkspace:
             files.append((_read(f"{above}/.gitignore"), "/".join((*parts[depth:], ""))))
         return self._joined((*files, ("\n".join(more).encode(), "")))
 
-    def _joined(self, files: tuple[tuple[bytes, str], ...]) -> IgnoreRules:
+    def _joined(self, files: tuple[tuple[bytes, str], ...]) -> WorkspaceIgnore:
         if self._rules is None or files != self._rules[0]:
-            rules = IgnoreRules()
+            rules = WorkspaceIgnore()
             for content, lead in files:
                 rules = rules.inside(content, lead=lead) if content else rules
             self._rules = files, rules

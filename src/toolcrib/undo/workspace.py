@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from toolcrib.core.errors import ToolcribError
 from toolcrib.undo.files import MISSING, FileState, state_of, with_content
-from toolcrib.undo.ignore import GIT, GITIGNORE, IGNORE_ALL, IGNORE_NOTHING, GitWorkspace, IgnoreRules
+from toolcrib.undo.ignore import GIT, GITIGNORE, IGNORE_ALL, IGNORE_NOTHING, GitWorkspace, WorkspaceIgnore
 from toolcrib.undo.store import MEGABYTE, FolderListing, UndoStore, decode_listing, encode_listing
 
 TRIES = 3
@@ -97,7 +97,7 @@ class Workspace:
         self._version: int | None = None
         """The version of the listings in memory; None when there are none."""
         self._folders: dict[bytes, FolderListing] = {}
-        self._rules: dict[bytes, IgnoreRules] = {}
+        self._rules: dict[bytes, WorkspaceIgnore] = {}
         """Rules by what identifies them, because parsing them takes a while."""
         self._always: frozenset[bytes] = frozenset()
         self._top_rules = IGNORE_NOTHING
@@ -173,7 +173,7 @@ class Workspace:
         top = self.git.rules(settings.ignore).with_exceptions(self._always)
         self._top_rules = self._rules.setdefault(top.key, top)
         is_first = b"" not in self._folders
-        pending: list[tuple[bytes, IgnoreRules, bool]] = [(b"", self._top_rules, is_first)]
+        pending: list[tuple[bytes, WorkspaceIgnore, bool]] = [(b"", self._top_rules, is_first)]
         while pending:
             rel, rules, revealed = pending.pop()
             self._visit(rel, rules, revealed, scan, pending, included)
@@ -195,10 +195,10 @@ class Workspace:
     def _visit(
         self,
         rel: bytes,
-        above: IgnoreRules,
+        above: WorkspaceIgnore,
         revealed: bool,
         scan: _Scan,
-        pending: list[tuple[bytes, IgnoreRules, bool]],
+        pending: list[tuple[bytes, WorkspaceIgnore, bool]],
         included: set[bytes],
     ) -> None:
         """Compare one folder with its listing; `revealed` says that what is new in it was there before."""
@@ -258,7 +258,7 @@ class Workspace:
         listing: FolderListing,
         rel: bytes,
         entry: os.DirEntry[bytes],
-        rules: IgnoreRules,
+        rules: WorkspaceIgnore,
         decides_again: bool,
     ) -> int:
         """Whether a path is followed that is new, or for which other rules apply than before."""
@@ -325,14 +325,14 @@ class Workspace:
 
     # Rules
 
-    def _rules_in(self, rel: bytes, above: IgnoreRules, listing: FolderListing, is_new: bool) -> IgnoreRules:
+    def _rules_in(self, rel: bytes, above: WorkspaceIgnore, listing: FolderListing, is_new: bool) -> WorkspaceIgnore:
         """The rules that apply in a folder. Rule files that have just appeared count from the next scan on."""
         if above.fixed is not None:
             return above
         folder = self._root + b"/" + rel if rel else self._root
         if rel and (GIT in listing.ignored or (is_new and os.path.lexists(folder + b"/" + GIT))):
             # A repository in the workspace has rules of its own.
-            nested = IgnoreRules()
+            nested = WorkspaceIgnore()
             above = self._rules.setdefault(nested.key, nested)
         is_ruled = is_new or GITIGNORE in listing.entries or GITIGNORE in listing.ignored
         content = self._rule_content(folder) if is_ruled else b""
@@ -359,12 +359,12 @@ class Workspace:
                 self._rule_files[folder] = stamp, stream.read()
         return self._rule_files.get(folder, (stamp, b""))[1]
 
-    def _is_ignored(self, path: bytes, name: bytes, is_folder: bool, rules: IgnoreRules) -> bool:
+    def _is_ignored(self, path: bytes, name: bytes, is_folder: bool, rules: WorkspaceIgnore) -> bool:
         if name == GIT or self._root + b"/" + path in self._excluded:
             return True
         return path not in self._always and rules.ignores(path, is_folder=is_folder)
 
-    def _is_only_above(self, path: bytes, rules: IgnoreRules) -> bool:
+    def _is_only_above(self, path: bytes, rules: WorkspaceIgnore) -> bool:
         """Whether a folder is ignored, and followed only for the sake of something in it."""
         return path in self._always and rules.ignores(path, is_folder=True)
 

@@ -21,7 +21,7 @@ from toolcrib.core.errors import UsageError
 from toolcrib.registry.default import registry
 
 if TYPE_CHECKING:
-    from toolcrib.serve.tokens import TokenScope, TokenStore
+    from toolcrib.serve.tokens import ServerTokens, TokenScope
 
 TOKEN_VARIABLE = "TOOLCRIB_SERVE_TOKEN"
 INTERRUPTED = 130
@@ -62,7 +62,7 @@ def serve(ctx: click.Context, host: str | None, port: int | None, token_file: Pa
         raise UsageError(f"the server needs more packages ({error}); run `pip install 'toolcrib[serve]'`") from error
 
 
-async def _serve(settings: Settings, tokens: TokenStore) -> int:
+async def _serve(settings: Settings, tokens: ServerTokens) -> int:
     # Importing the web server takes a quarter of a second, and no other command needs it.
     from toolcrib.http_server import base_url, open_socket  # noqa: PLC0415
     from toolcrib.serve.app import (  # noqa: PLC0415
@@ -134,16 +134,16 @@ def token(name: str | None, scopes: tuple[TokenScope, ...], revoke: str | None, 
         click.echo(tokens.owner_token())
 
 
-def _tokens(settings: Settings, file: Path | None) -> TokenStore:
+def _tokens(settings: Settings, file: Path | None) -> ServerTokens:
     try:
-        from toolcrib.serve.tokens import TokenStore, require_strong  # noqa: PLC0415 - imports the web server
+        from toolcrib.serve.tokens import ServerTokens, require_strong  # noqa: PLC0415 - imports the web server
     except ModuleNotFoundError as error:
         raise UsageError(f"the server needs more packages ({error}); run `pip install 'toolcrib[serve]'`") from error
     if file is not None:
         source = f"the file {str(file)!r}"
         # An empty file must not fall back to the stored token.
-        return TokenStore(settings.home, require_strong(file.read_text(encoding="utf-8").strip(), source), source)
-    return TokenStore(settings.home, environment().get(TOKEN_VARIABLE, "").strip(), TOKEN_VARIABLE)
+        return ServerTokens(settings.home, require_strong(file.read_text(encoding="utf-8").strip(), source), source)
+    return ServerTokens(settings.home, environment().get(TOKEN_VARIABLE, "").strip(), TOKEN_VARIABLE)
 
 
 def _log_with_ours() -> None:
