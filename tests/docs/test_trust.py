@@ -32,7 +32,8 @@ def _measured(page: Path) -> str:
 def _judgements(page: Path) -> tuple[list[str], str]:
     """What does not depend on the machine: the shares that toolcrib reached, and its misses."""
     text = _measured(page)
-    cells = [line.split(" | ") for line in text.splitlines() if "%" in line or line.startswith("| harmless blocked")]
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    cells = [line.split(" | ") for line in rows if "%" in line or line.startswith("| harmless blocked")]
     return [f"{row[0]}: {row[1]}, {row[3]}" for row in cells], text[text.index("toolcrib judges") :]
 
 
