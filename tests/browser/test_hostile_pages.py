@@ -107,6 +107,18 @@ async def test_a_browser_that_dies_is_replaced(browsing: Browsing) -> None:
     assert again["title"] == "a"
 
 
+async def test_a_browser_that_dies_during_a_call_is_not_taken_for_a_dialog(browsing: Browsing) -> None:
+    """Whatever waits when Chromium dies ends with that reason, whichever of its events arrives first."""
+    await browsing.open("<title>a</title>")
+    session = browsing.runtime.services.browser._slots[f"{browsing.session_id}/"].browser
+    assert session is not None
+    waiting = asyncio.create_task(browsing.call("console", expression="new Promise(() => {})"))
+    await until(lambda: bool(session.tabs._interrupts))
+    os.kill(browser_of(browsing).leader.pid, signal.SIGKILL)
+
+    assert "died" in (await waiting)["error"]
+
+
 async def test_a_page_that_crashes_is_opened_again(browsing: Browsing) -> None:
     """A crashed renderer leaves a session that still works."""
     await browsing.open("<title>a</title>")

@@ -302,7 +302,7 @@ class BrowserSession:
             await self._require_answer(tab)
             raise ActFailed(f"could not {what}: {_reason(error)}", **await self._fresh(tab)) from error
         except Error as error:
-            self._require_browser(tab, error)
+            self._require_page(tab, error)
             raise ActFailed(f"could not {what}: {_reason(error)}", **await self._fresh(tab)) from error
         return await self._report(tab)
 
@@ -551,14 +551,14 @@ class BrowserSession:
         deadline = time.monotonic() + self._settings.settle_timeout
         state = PageState()
         while tab in self.tabs.tabs:
-            await self.tabs.unless_dialog(tab.loaded(deadline))
+            await self._unless_dialog(tab, tab.loaded(deadline))
             is_small = tab in self._states and self._states[tab].elements <= MAX_ELEMENTS
             rest_ms = LOADED_REST_MS if wait_ms and tab.has_asked else wait_ms
             try:
                 raw_state, raw = await self._read(tab, self._look(tab, rest_ms, with_tree=is_small))
             except Error as error:
                 # A navigation replaced the page meanwhile.
-                self._require_browser(tab, error)
+                self._require_page(tab, error)
             else:
                 state = self._states[tab] = _read_state(raw_state)
                 if not tab.is_loading and state.state != "loading":
@@ -669,9 +669,17 @@ class BrowserSession:
         """What a page answers; raises DialogOpened, and BrowserLost if it does not answer at all."""
         try:
             async with asyncio.timeout(self._settings.command_timeout):
-                return await self.tabs.unless_dialog(_as_coroutine(waiting))
+                return await self._unless_dialog(tab, _as_coroutine(waiting))
         except TimeoutError:
             raise BrowserLost("the page hangs") from None
+
+    async def _unless_dialog(self, tab: Tab, waiting: Coroutine[Any, Any, T]) -> T:
+        """What was waited for; a page that is gone ends the wait as a dialog does, and is not taken for one."""
+        try:
+            return await self.tabs.unless_dialog(waiting)
+        except DialogOpened as interrupted:
+            self._require_page(tab, interrupted)
+            raise
 
     async def _bounded(self, waiting: Awaitable[T], seconds: float) -> T:
         """What the browser answers; one that does not answer within the time of its own is lost."""
@@ -691,9 +699,9 @@ class BrowserSession:
         except TimeoutError:
             raise BrowserLost("the page hangs") from None
         except Error as error:
-            self._require_browser(tab, error)
+            self._require_page(tab, error)
 
-    def _require_browser(self, tab: Tab, error: Error) -> None:
+    def _require_page(self, tab: Tab, error: Exception) -> None:
         """Raises BrowserLost if the browser is gone, and ActFailed if the page is."""
         if self.is_lost or "Connection closed" in str(error):
             raise BrowserLost("the browser died") from error
