@@ -29,21 +29,14 @@ from toolcrib.cli.chat.options import ChatOptions
 from toolcrib.cli.chat.questions import ChatApprover, ChatAsker
 from toolcrib.cli.chat.screen import THINKING, Screen
 from toolcrib.cli.chat.session_commands import run_own_command
-from toolcrib.cli.chat.slash import (
-    SlashCommand,
-    UserCommands,
-    find_command,
-    is_path,
-    plugin_commands,
-    project_commands,
-    split_command,
-)
+from toolcrib.cli.chat.slash import SlashCommand, find_command, is_path, plugin_commands, split_command
 from toolcrib.cli.chat.slash_commands import COMMANDS
 from toolcrib.cli.chat.start import ask_to_trust, default_model_notice, open_agent, open_host
 from toolcrib.cli.chat.status import HINT_SECONDS, STOPPING, Activity, Status, git_branch
 from toolcrib.cli.chat.summary import chat_summary, greeting, replay, warnings
 from toolcrib.cli.chat.symbols import short_cost, short_count, symbols_for
 from toolcrib.cli.chat.terminal import TerminalFrontend, capture_stray_output, edit_line
+from toolcrib.cli.chat.user_commands import UserCommands, project_commands
 from toolcrib.cli.output import clean, one_line
 from toolcrib.config.environment import environment
 from toolcrib.config.settings import Settings
