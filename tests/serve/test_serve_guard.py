@@ -55,7 +55,7 @@ async def test_other_sites_get_nothing(home: Path, headers: dict[str, str], stat
     """A page of another site cannot use the server, even with the token."""
     async with serving(home) as served, served.http(**headers) as http:
         response = await http.post("/api/runs", json=BODY, headers=headers)
-        started = served.server.runs.store.list()
+        started = served.server.runs.store.list(owner="")
 
     assert response.status_code == status
     assert started == []
@@ -170,7 +170,7 @@ async def test_streams_are_limited(home: Path) -> None:
             second = await http.get(f"/api/runs/{run}/events")
             chat = await http.post("/v1/chat/completions", json=question)
             response = await http.post("/v1/responses", json={"input": "x", "stream": True})
-            started = served.server.runs.store.list()
+            started = served.server.runs.store.list(owner="")
 
     assert [one.status_code for one in (second, chat, response)] == [429] * 3
     assert len(started) == 1

@@ -29,14 +29,15 @@ from toolcrib.core.errors import UsageError
 from toolcrib.core.models import Provider
 from toolcrib.http_server import LOOPBACK_NAMES, OwnAddresses, ServerOptions, error_response, serve_app
 from toolcrib.registry.registry import ToolRegistry
+from toolcrib.serve.api_routes import ApiRoute, RouteScopes
 from toolcrib.serve.guard import AccessMiddleware, BodyTooLarge, BodyTooSlow, ServeGuard
-from toolcrib.serve.native_api import NativeApi, handled_errors
+from toolcrib.serve.native_api import handled_errors, native_routes
 from toolcrib.serve.openai_api import OpenAIApi
 from toolcrib.serve.questions import PLATFORM, PendingQuestions
 from toolcrib.serve.responses_api import ResponsesApi
 from toolcrib.serve.run_store import RunStore
 from toolcrib.serve.runs import RunManager
-from toolcrib.serve.tokens import ServerTokens, TokenScope
+from toolcrib.serve.tokens import ServerTokens
 from toolcrib.sessions.store import SessionStore
 from toolcrib.version import __version__
 
@@ -66,8 +67,8 @@ class AgentServer:
         self.settings = settings
         self.tokens = tokens
         store = SessionStore(settings.home.sessions_file)
-        log = ApprovalLog(settings.home.approvals_file)
-        self.questions = PendingQuestions(log, settings.serve.approval_timeout, store)
+        self._log = ApprovalLog(settings.home.approvals_file)
+        self.questions = PendingQuestions(self._log, settings.serve.approval_timeout, store)
         # What the model reads about a question that nobody answered names the server's limit.
         approvals = replace(settings.approvals, timeout=settings.serve.approval_timeout)
         self.host = AgentHost(
@@ -84,11 +85,12 @@ class AgentServer:
 
     def app(self, host: str) -> ASGIApp:
         """The application, for requests to this address."""
+        native = self.api_routes()
         routes = [
             Route("/health", self._health, methods=["GET"]),
             *OpenAIApi(self.host, self.runs, self.questions).routes(),
             *ResponsesApi(self.host, self.runs, self.questions).routes(),
-            *NativeApi(self.host, self.runs, self.questions).routes(),
+            *(one.route() for one in native),
         ]
         inner = Starlette(
             routes=routes,
@@ -106,13 +108,17 @@ class AgentServer:
             tokens=self.tokens,
             max_body_bytes=int(serve.limits.max_body_mb * MEGABYTE),
             requests_per_minute=serve.limits.requests_per_minute,
-            scope_of=scope_of,
+            scope_of=RouteScopes(native),
         )
         return AccessMiddleware(inner, guard)
 
+    def api_routes(self) -> list[ApiRoute]:
+        """The routes of the native API."""
+        return native_routes(self.host, self.runs, self.questions, self._log)
+
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        self.runs.open()
+        await self.runs.open()
         try:
             yield
         finally:
@@ -125,13 +131,6 @@ class AgentServer:
 
     async def _health(self, _: Request) -> Response:
         return JSONResponse({"status": "ok", "version": __version__})
-
-
-def scope_of(method: str, path: str) -> TokenScope:
-    """The scope that a request needs."""
-    if path.startswith("/api/approvals") and method != "GET":
-        return "approve"
-    return "metrics" if path == "/metrics" else "chat"
 
 
 def require_safe_start(settings: ServeSettings, host: str) -> None:
