@@ -27,6 +27,7 @@ from toolcrib.config.serve_settings import ServeSettings
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import UsageError
 from toolcrib.core.models import Provider
+from toolcrib.environments.specs import is_self_contained, resolve
 from toolcrib.http_server import LOOPBACK_NAMES, OwnAddresses, ServerOptions, error_response, serve_app
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.serve.api_routes import ApiRoute, RouteScopes
@@ -108,6 +109,7 @@ class AgentServer:
             tokens=self.tokens,
             max_body_bytes=int(serve.limits.max_body_mb * MEGABYTE),
             requests_per_minute=serve.limits.requests_per_minute,
+            has_separate_owners=are_owners_apart(self.settings),
             scope_of=RouteScopes(native),
         )
         return AccessMiddleware(inner, guard)
@@ -143,6 +145,23 @@ def require_safe_start(settings: ServeSettings, host: str) -> None:
         f"{host!r} can be reached from other machines, and tokens would cross the network unencrypted; set "
         "`serve.tls_certificate` and `serve.tls_key`, or name the proxy that provides TLS in `serve.proxy_names`"
     )
+
+
+def are_owners_apart(settings: Settings) -> bool:
+    """Whether each session works in an environment of its own, where it reaches nothing of another owner."""
+    spec = resolve(settings, {}, session="owner", workspace=settings.home.root, environ={})
+    return is_self_contained(spec, settings.terminal)
+
+
+def require_separate_owners(settings: Settings, tokens: ServerTokens) -> None:
+    """Raises UnsafeStart if several owners would share one machine: a `cat` would cross from one to the other."""
+    others = sorted(tokens.owners() - {""})
+    if others and not are_owners_apart(settings):
+        raise UnsafeStart(
+            f"tokens belong to several owners ({', '.join(others)}), who could read each other's files on the backend "
+            f"{settings.terminal.backend!r}; set `terminal.backend` to one with a container for each session, such as "
+            "docker, or revoke these tokens"
+        )
 
 
 def require_usable_tls(settings: ServeSettings) -> None:

@@ -47,6 +47,8 @@ class ServeGuard(msgspec.Struct, frozen=True, kw_only=True):
     max_body_bytes: int
     body_seconds: float = BODY_SECONDS
     requests_per_minute: int
+    has_separate_owners: bool = False
+    """Whether tokens of other owners are let in: one may be created while the server runs."""
     scope_of: Callable[[str, str], TokenScope]
     """The scope that a method and a path need."""
 
@@ -131,6 +133,8 @@ class AccessMiddleware:
             self._failures.add()
             message = "this server needs its token in the header `Authorization: Bearer TOKEN`; "
             return unauthorised(headers, message + "`toolcrib serve token` prints it on the server's machine"), None
+        if identity.owner and not guard.has_separate_owners:
+            return error_response(403, "this server works for its own owner only; its backend keeps nobody apart"), None
         needed = guard.scope_of(method, path)
         if not identity.may(needed):
             return error_response(403, f"the token {identity.name!r} lacks the scope {needed!r}"), identity
