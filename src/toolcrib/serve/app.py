@@ -8,7 +8,7 @@ import os
 import socket
 import ssl
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
 from msgspec.structs import replace
@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from toolcrib.agent.host import AgentHost
@@ -87,14 +87,8 @@ class AgentServer:
     def app(self, host: str) -> ASGIApp:
         """The application, for requests to this address."""
         native = self.api_routes()
-        routes = [
-            Route("/health", self._health, methods=["GET"]),
-            *OpenAIApi(self.host, self.runs, self.questions).routes(),
-            *ResponsesApi(self.host, self.runs, self.questions).routes(),
-            *(one.route() for one in native),
-        ]
         inner = Starlette(
-            routes=routes,
+            routes=self.routes(native),
             lifespan=self._lifespan,
             exception_handlers={
                 **handled_errors(),
@@ -113,6 +107,15 @@ class AgentServer:
             scope_of=RouteScopes(native),
         )
         return AccessMiddleware(inner, guard)
+
+    def routes(self, native: Sequence[ApiRoute]) -> list[BaseRoute]:
+        """All routes; `native` are those of our own API."""
+        return [
+            Route("/health", self._health, methods=["GET"]),
+            *OpenAIApi(self.host, self.runs, self.questions).routes(),
+            *ResponsesApi(self.host, self.runs, self.questions).routes(),
+            *(one.route() for one in native),
+        ]
 
     def api_routes(self) -> list[ApiRoute]:
         """The routes of the native API."""

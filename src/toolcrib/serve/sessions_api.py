@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import asdict
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 from starlette.requests import Request
@@ -42,7 +42,7 @@ class SessionChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ForkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of `POST /api/sessions/{id}/fork`."""
 
-    up_to: int | None = None
+    up_to: Annotated[int, msgspec.Meta(ge=1, le=2**53)] | None = None
     """The last message to copy; all without it."""
 
 
