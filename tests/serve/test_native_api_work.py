@@ -196,3 +196,19 @@ async def test_old_runs_are_deleted(home: Path) -> None:
         events = store.events(run["id"])
 
     assert (kept, deleted, session.status_code, len(events)) == (0, 1, 200, 0)
+
+
+async def test_metrics_are_for_their_own_scope(home: Path) -> None:
+    async with serving(home, ["hi"]) as served, served.http() as http:
+        run = await start(http)
+        await follow(http, run["id"])
+        tokens = served.server.tokens
+        async with served.http(tokens.create("watch", ["metrics"])) as watch:
+            shown = await watch.get("/metrics")
+            sessions = await watch.get("/api/sessions")
+        async with served.http(tokens.create("phone", ["chat"])) as phone:
+            refused = await phone.get("/metrics")
+
+    assert (shown.status_code, sessions.status_code, refused.status_code) == (200, 403, 403)
+    assert 'toolcrib_runs_total{outcome="answered"} 1' in shown.text
+    assert 'toolcrib_requests_total{method="POST",status="202"} 1' in shown.text

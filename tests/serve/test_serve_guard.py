@@ -18,6 +18,7 @@ from toolcrib.config.serve_settings import ServeSettings
 from toolcrib.providers.scripted import calls
 from toolcrib.serve.app import UnsafeStart, require_safe_start
 from toolcrib.serve.guard import AccessMiddleware
+from toolcrib.serve.metrics import ServerMetrics
 from toolcrib.serve.tokens import ServerTokens, TokenError
 
 BODY = {"text": "hello"}
@@ -143,6 +144,7 @@ async def test_a_slow_body_is_given_up(home: Path) -> None:
         app = AccessMiddleware(
             served.server.app("127.0.0.1")._app,  # type: ignore[attr-defined]
             msgspec.structs.replace(served.server.app("127.0.0.1")._guard, body_seconds=0.05),  # type: ignore[attr-defined]
+            ServerMetrics(),
         )
         transport = httpx2.ASGITransport(app)
         sent = asyncio.Event()

@@ -106,7 +106,7 @@ class AgentServer:
             has_separate_owners=are_owners_apart(self.settings),
             scope_of=RouteScopes(native),
         )
-        return AccessMiddleware(inner, guard)
+        return AccessMiddleware(inner, guard, self.runs.metrics)
 
     def routes(self, native: Sequence[ApiRoute]) -> list[BaseRoute]:
         """All routes; `native` are those of our own API."""

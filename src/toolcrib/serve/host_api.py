@@ -21,6 +21,7 @@ from toolcrib.core.types import JsonObject, ToolEntry
 from toolcrib.registry.availability import AVAILABLE, Availability, with_remedy
 from toolcrib.serve.api_routes import ApiRoute, QueryParameter, body_of, number_of
 from toolcrib.serve.guard import identity_of
+from toolcrib.serve.metrics import MEDIA_TYPE as METRICS_TYPE
 from toolcrib.serve.questions import PendingQuestions
 from toolcrib.serve.run_store import DAY_SECONDS
 from toolcrib.serve.runs import RunManager, RunRefused
@@ -48,7 +49,7 @@ class SettingChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HostApi:
-    """`/api/status`, `/api/tools`, `/api/toolsets`, `/api/costs`, `/api/mcp` and `/api/settings`."""
+    """`/metrics`, `/api/status`, `/api/tools`, `/api/toolsets`, `/api/costs`, `/api/mcp` and `/api/settings`."""
 
     def __init__(self, host: AgentHost, runs: RunManager, questions: PendingQuestions) -> None:
         self._host = host
@@ -60,6 +61,8 @@ class HostApi:
         return [
             ApiRoute(method="GET", path="/api/status", handler=self.status,
                      summary="The server, its model, and what this token may do."),
+            ApiRoute(method="GET", path="/metrics", handler=self.metrics, scope="metrics", media_type="text/plain",
+                     summary="What the server did, in the text format of Prometheus."),
             ApiRoute(method="GET", path="/api/tools", handler=self.tools,
                      summary="The tools; for one that is missing, why and what to do."),
             ApiRoute(method="POST", path="/api/tools/{name}/call", handler=self.call, body=ToolCallRequest,
@@ -97,6 +100,12 @@ class HostApi:
                 "token": {"name": identity.name, "owner": identity.owner, "scopes": sorted(identity.scopes)},
             }
         )
+
+    async def metrics(self, request: Request) -> Response:
+        questions = len(await asyncio.to_thread(self._questions.open))
+        runs = self._runs
+        text = runs.metrics.text(working=len(runs.working), streams=runs.open_streams, questions=questions)
+        return Response(text, media_type=METRICS_TYPE)
 
     # Tools
 

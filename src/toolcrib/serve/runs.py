@@ -20,6 +20,7 @@ from toolcrib.agent.events import AnyEvent, RunEnded, RunResult, TextStreamed
 from toolcrib.agent.host import AgentHost
 from toolcrib.core.errors import SessionError, ToolcribError, UnknownSession
 from toolcrib.core.messages import Message
+from toolcrib.serve.metrics import ServerMetrics
 from toolcrib.serve.questions import PendingQuestions, QuestionAnswered, QuestionAsked, QuestionEvent
 from toolcrib.serve.run_store import DAY_SECONDS, RunRecord, RunStore, StoredEvent
 from toolcrib.serve.tokens import TokenIdentity
@@ -161,8 +162,11 @@ class Run:
 class RunManager:
     """Starts, finds and ends the runs of one server."""
 
-    def __init__(self, host: AgentHost, questions: PendingQuestions, store: RunStore) -> None:
+    def __init__(
+        self, host: AgentHost, questions: PendingQuestions, store: RunStore, metrics: ServerMetrics | None = None
+    ) -> None:
         self._host = host
+        self.metrics = metrics or ServerMetrics()
         self._questions = questions
         self._store = store
         self._limits = host.settings.serve.limits
@@ -241,6 +245,10 @@ class RunManager:
             return store.branch(session_id, up_to=message_id).id
         except SessionError:
             return None
+
+    @property
+    def open_streams(self) -> int:
+        return self._streams
 
     @contextmanager
     def stream(self) -> Iterator[None]:
@@ -378,6 +386,8 @@ class RunManager:
             if run.result is None:
                 # The task was cancelled: the server is closing.
                 run.add(RunEnded(result=RunResult(outcome="interrupted", problem=LOST, session_id=run.session_id)))
+            assert run.result is not None
+            self.metrics.run_ended(run.result)
             await asyncio.shield(asyncio.to_thread(self._end, run))
             self._tasks.pop(run.id, None)
             self._forget_old()
