@@ -16,17 +16,19 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from toolcrib.approval.calls import CommandReading
+from toolcrib.approval.command_reader import read_command
+from toolcrib.approval.named_files import NamedFiles
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import ToolContext, current_context
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.lazy import lazy
 from toolcrib.core.types import Effect, ToolEntry
-from toolcrib.undo.commands import NamedPaths, named_by, reads_only
 from toolcrib.undo.files import MISSING, FileState, LocalFiles, SnapshotFiles, with_content
 from toolcrib.undo.path_snapshot import ANYWHERE, PathSnapshot, SnapshotLimits, UndoScope, real_home
 from toolcrib.undo.remote_files import RemoteFiles, environment_as_json
@@ -94,8 +96,7 @@ class Snapshotter:
 
     def wants(self, effects: tuple[Effect, ...], ctx: ToolContext, /) -> bool:
         return any(
-            effect.kind in KEPT_KINDS and (effect.kind != "exec" or not reads_only(_reading(effect, ctx)))
-            for effect in effects
+            effect.kind in KEPT_KINDS and not (effect.kind == "exec" and _reads_only(effect, ctx)) for effect in effects
         )
 
     async def before(self, entry: ToolEntry, effects: tuple[Effect, ...], ctx: ToolContext, /) -> None:
@@ -150,7 +151,7 @@ class Snapshotter:
         """What is to be saved for a call; None if that is nothing."""
         commands = [effect for effect in effects if effect.kind == "exec"]
         cwd = next((effect.cwd for effect in effects if effect.cwd), "") or folder
-        read = [named_by(one.target, one.cwd or cwd, _reading(one, ctx)) for one in commands]
+        read = [named_by(one, ctx, one.cwd or cwd) for one in commands]
         writing = [named for named in read if not named.reads_only]
         paths = [
             os.path.join(effect.cwd or cwd, os.path.expanduser(effect.target))  # noqa: PTH118, PTH111
@@ -187,7 +188,7 @@ class Snapshotter:
         files = RemoteFiles(terminal, spec, seconds=THERE_SECONDS)
         cwd = next((effect.cwd for effect in effects if effect.cwd), "")
         root = next((effect.workspace for effect in effects if effect.workspace), "") or cwd
-        read = [named_by(one.target, one.cwd or cwd or "/", _reading(one, ctx), is_here=False) for one in commands]
+        read = [named_by(one, ctx, one.cwd or cwd or "/") for one in commands]
         writing = [named for named in read if not named.reads_only]
         paths = [os.path.join(one.cwd or cwd, one.target) for one in effects if one.kind != "exec"]  # noqa: PTH118
         if not writing and not paths:
@@ -204,7 +205,7 @@ class Snapshotter:
             with self._lock:
                 self._running.setdefault(id(ctx), (ctx, []))[1].append(call)
 
-    def _with_workspace(self, call: _OpenCall, writing: list[NamedPaths], folder: str, cwd: str) -> _OpenCall:
+    def _with_workspace(self, call: _OpenCall, writing: list[NamedFiles], folder: str, cwd: str) -> _OpenCall:
         """The call with the workspace that is scanned for it, or a note that says why none is."""
         why = why_not_scanned(folder, real_home())
         if why:
@@ -372,8 +373,21 @@ class Snapshotter:
         return os.path.realpath(home.root), os.path.realpath(home.skills_dir)
 
 
+def _reads_only(effect: Effect, ctx: ToolContext) -> bool:
+    """Whether the gate has read a command as one that only reads."""
+    reading = _reading(effect, ctx)
+    return reading is not None and reading.files.reads_only
+
+
+def named_by(effect: Effect, ctx: ToolContext, cwd: str) -> NamedFiles:
+    """The files that a command names, as the gate has read it."""
+    reading = _reading(effect, ctx)
+    if reading is None:
+        reading = read_command(effect.target, cwd=cwd, home=str(Path.home()), here=not effect.backend)
+    return reading.files
+
+
 def _reading(effect: Effect, ctx: ToolContext) -> CommandReading | None:
-    """What the gate read of a command."""
     reading: CommandReading | None = ctx.memo.readings.get(effect.target) if ctx.memo is not None else None
     return reading
 
