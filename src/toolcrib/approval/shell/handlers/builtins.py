@@ -104,8 +104,10 @@ def set_named(runner: Runner, call: CommandCall, _site: CommandLocation) -> Stre
     return NOTHING
 
 
-def unset(runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamData:
+def unset(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData:
     for word in call.words:
+        if word.text == "HISTFILE":
+            runner.report("system_config", "makes the shell forget what it runs", site)
         if "[" in word.text:
             runner.calculate(word.text, call.state)
         call.state.variables.pop(word.text, None)
@@ -113,9 +115,11 @@ def unset(runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamDa
     return NOTHING
 
 
-def set_options(_runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamData:
+def set_options(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData:
     words = call.words
     names = [word.text for word in words]
+    if names[:2] == ["+o", "history"]:
+        runner.report("system_config", "makes the shell forget what it runs", site)
     if not words:
         # It prints all variables.
         return StreamData(None, Origin.SECRET)
