@@ -152,6 +152,8 @@ def judge_environment(
             judge_variable(runner, name, value[0], call, site)
         elif name in LIFT_THE_GATE and value and value[0].text.lower() not in ("", "0", "false", "no", "off"):
             runner.report("own_program", "would change what toolcrib is allowed to do", site)
+        elif name == "SSH_AUTH_SOCK" and value and value[0].text.startswith("/"):
+            runner.report("local_service", "uses another agent for the user's keys", site)
         elif name.startswith(LOADERS):
             runner.report("unknown_code", f"loads other code into the program through {name}", site)
         elif name == "PATH" and value and (ANYBODYS_DIRECTORY.match(value[0].text) or value[0].text.startswith(".:")):

@@ -92,6 +92,10 @@ SENDERS = name_set(
     "dig nslookup host ping openssl aws az gcloud azcopy croc wormhole magic-wormhole transfer "
     "bore gh ntfy slack-cli logger restic duplicity magick mc kubectl docker"
 )
+RAW_SENDERS = name_set("curl wget nc ncat netcat socat telnet http https xh openssl ftp tftp lftp")
+RESOLVERS = name_set("dig nslookup host ping ping6 drill kdig resolvectl getent traceroute")
+LOOKED_UP = re.compile(UNKNOWN + r"[\w.-]*\.[A-Za-z]{2,}")
+DATA = Origin.PROGRAM | Origin.FILE | Origin.DECODED | Origin.SECRET | Origin.PRIVATE
 REVEALERS = name_set(
     "cat tac less more head tail bat nl strings xxd od hexdump base64 base32 grep egrep fgrep "
     "rg ag ack awk gawk sed cut sort uniq jq yq cp mv "
@@ -247,7 +251,7 @@ def judge_write(
         runner.report("system_config", f"{verb} {shown} in a folder that is only known at run time", site)
 
 
-RUN_LATER = re.compile(r"(?:^|/)\.envrc$")
+RUN_LATER = re.compile(r"(?:^|/)(?:\.envrc|\.vscode/tasks\.json)$")
 
 
 def judge_unknown_target(runner: Runner, target: ExpandedWord, state: ShellState, site: CommandLocation) -> None:
@@ -290,6 +294,10 @@ def judge_flow(runner: Runner, call: CommandCall, site: CommandLocation) -> None
         if origin & (Origin.SECRET | Origin.PRIVATE | Origin.SECRET_FILE) or sent or names_secret_in_input(call):
             runner.report("exfiltration", "sends a secret over the network", site, paths=sent)
             return
+    if call.program in RAW_SENDERS and call.stdin is not None and call.stdin.origin & Origin.ARCHIVE:
+        runner.report("exfiltration", "sends a whole folder over the network", site)
+    if call.program in RESOLVERS and any(LOOKED_UP.search(word.text) and word.origin & DATA for word in call.words):
+        runner.report("exfiltration", "sends data in the name that it looks up", site)
     may_leak = origin & Origin.KEY or call.program in INTERPRETERS or call.program == "ssh"
     variable = leaked_variable(call) if may_leak else ""
     if variable:
@@ -436,7 +444,7 @@ def sends(call: CommandCall) -> bool:
     """False for uses of a network program that only fetch data or stay on the machine."""
     if call.program in ("rsync", "scp"):
         return any(re.match(r"[\w.@-]+:|rsync://", each.text) for each in call.arguments.operands)
-    if call.program in ("aws", "gsutil", "gcloud", "az", "gh", "openssl", "kubectl", "docker"):
+    if call.program in ("aws", "gsutil", "gcloud", "az", "openssl", "kubectl", "docker"):
         return any(
             re.match(r"(?:s3|gs|az|https?)://|cp$|gist$|s_client$|upload$|secret$|release$", each.text)
             for each in call.words

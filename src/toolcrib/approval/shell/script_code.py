@@ -118,6 +118,11 @@ LOADS_FOREIGN = re.compile(
     r"\b(?:fork|require|import|include|include_once|require_once|load|dofile|source|do|Worker|run_path)\b\s*\(?\s*['\"]"
     r"((?:/tmp|/var/tmp|/dev/shm|https?:/)/[^'\"]*)"
 )
+NATIVE = re.compile(
+    r"\bprocess\.dlopen\b|['\"](?:ffi-napi|ref-napi|koffi|bun:ffi|ffi)['\"]|\bDeno\.dlopen\b|\bFiddle\b|\bDynaLoader\b|\bsyscall\s*\(|\bFFI::"
+    r"|\bpackage\.loadlib\b|\bdl_open\b|\bdyn\.load\b|\bccall\s*\("
+)
+"""What loads or calls native code, which nothing here can read."""
 LOGIN_ITEM = re.compile(r"login item|keystroke|key code")
 APPLE_DELETES = re.compile(r"\b(?:delete|empty (?:the )?trash|erase|move .+ to (?:the )?trash)\b")
 WORD_LIST = re.compile(r"\bqw\s*[({\[/<]([^)}\]/>]{1,400})")
@@ -164,6 +169,8 @@ def judge_script_code(runner: Runner, language: str, code: str, call: CommandCal
         runner.report("remote_code", "evaluates code that was fetched or decoded", site)
     if SENDS.search(code) and PRIVATE_FILES.search(code):
         runner.report("exfiltration", "sends a secret over the network", site)
+    if NATIVE.search(code):
+        runner.report("unknown_code", "calls native code, which cannot be analysed", site)
     if ORM_DELETES.search(code):
         runner.report("sql", "deletes every row of a table", site)
     for statement in SQL_TEXT.finditer(code):

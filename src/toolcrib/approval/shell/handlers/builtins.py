@@ -312,6 +312,19 @@ def enable(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamDa
     return NOTHING
 
 
+TRUSTED_NAMES = name_set("sudo su doas ssh scp sftp gpg passwd login pass op")
+"""Programs that are given passwords or keys."""
+
+
+def judge_alias_name(runner: Runner, name: str, text: str, site: CommandLocation) -> None:
+    """Report an alias that hides a dangerous program, or that puts something before a program with passwords."""
+    program = text.strip().rpartition("/")[2]
+    if name in TRUSTED_NAMES and not re.fullmatch(rf"\s*(?:\S*/)?{re.escape(name)}(?:\s[^;&|`$<>]*)?", text):
+        runner.report("unknown_code", f"makes the name {name!r} run something else first", site)
+    if program != name and program in DANGEROUS_BY_ARGUMENTS:
+        runner.report("unknown_code", f"makes the name {name!r} run {program}", site)
+
+
 HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(("compgen", "complete"), complete),
     "bind": bind,

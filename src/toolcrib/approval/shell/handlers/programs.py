@@ -66,6 +66,8 @@ def remember_git(runner: Runner, call: CommandCall, site: CommandLocation) -> No
         call.state.fetched = (*call.state.fetched, resolve(directory, call.state))
     elif words[:2] in (["remote", "add"], ["remote", "set-url"]) and len(words) > 3:
         call.state.aliases["remote " + words[2]] = words[3]
+    elif words[:1] == ["push"] and len(words) == 1 and any(name.startswith("remote ") for name in call.state.aliases):
+        runner.report("exfiltration", "pushes the repository to a new address", site)
     elif words[:1] == ["push"] and len(words) > 1 and is_new_remote(words[1], call):
         runner.report("exfiltration", f"pushes the repository to the new address {words[1]}", site)
 
@@ -134,6 +136,8 @@ def editor(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamDa
             r"(?:^|[:|%\s])(?:(?:r|read|w)\s*+)?!\s*(.+)|\bsystem\(\s*['\"](.+?)['\"]|:?terminal\s+(.+)", command
         )
         judge_embedded(runner, command, call, site)
+        if SOURCED.search(command):
+            runner.report("remote_code", "runs commands from an address", site)
         write = re.match(
             r":?\s*(?:%|\d+,[\d$]+)?(?:w|wq|write|saveas|sav|x|xit|up|update|e|ed|edit|new|vne?w|"
             r"sp|split|vs|vsp|vsplit|tabe|tabedit|tabnew|arg|args|r0)!?\s+([^!>\s|]\S*)",
@@ -150,6 +154,9 @@ def editor(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamDa
         elif escape:
             run_from_code(runner, next(group for group in escape.groups() if group), call, site)
     return None
+
+
+SOURCED = re.compile(r"\bso(?:urce)?!?\s+\w+://")
 
 
 def judge_embedded(runner: Runner, command: str, call: CommandCall, site: CommandLocation) -> None:
@@ -270,6 +277,14 @@ def network_shell(runner: Runner, call: CommandCall, site: CommandLocation) -> S
     return None
 
 
+def hook_manager(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
+    """Judge a command that is added to the hooks of a repository."""
+    words = [each.text for each in call.arguments.operands]
+    if words[:1] in (["add"], ["set"]) and len(words) > 2:
+        runner.run_text(words[-1], call.state.copy(), None, site)
+    return None
+
+
 def splitter(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     """Judge the command that split pipes each piece to."""
     for value in option_values(call.words, ("--filter",)):
@@ -297,6 +312,7 @@ HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(("mail", "mailx", "s-nail"), mail_reader),
     "tee": tee,
     "split": splitter,
+    "husky": hook_manager,
     "m4": macro_processor,
     **dict.fromkeys(("nc", "ncat", "netcat", "socat"), network_shell),
 }

@@ -46,7 +46,8 @@ def changes_network(call: CommandCall) -> bool:
 
 def opens_tunnel(call: CommandCall) -> bool:
     """A tunnel that lets others in or carries any traffic; `-L port:host:port` only serves this machine."""
-    arguments = parse_arguments(call.words, SPECS["ssh"].values, stop_early=True)
+    more = frozenset({"-M"}) if call.program == "autossh" else frozenset[str]()
+    arguments = parse_arguments(call.words, SPECS["ssh"].values | more, stop_early=True)
     if arguments.has("-R", "-D", "-w", "-g"):
         return True
     if any(not LOCAL_FORWARD.match(each.text) for each in arguments.values("-L")):
@@ -90,6 +91,13 @@ RULES = (
         where=serves_everybody,
         yes="kubectl port-forward --address 0.0.0.0 svc/db 5432",
         no="kubectl port-forward svc/db 5432",
+    ),
+    Rule(
+        "nmap masscan zmap rustscan arp-scan netdiscover fping",
+        reason="scans a network",
+        where=operand(lambda text: re.search(r"\d/\d+$|\d-\d+$", text) and not text.startswith("127.")),
+        yes="nmap -sS 10.0.0.0/8",
+        no="nmap -p 80 localhost",
     ),
     Rule(
         "nmcli",

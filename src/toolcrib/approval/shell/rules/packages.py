@@ -24,7 +24,7 @@ def from_elsewhere(call: CommandCall) -> bool:
     return any(
         re.search(
             r"^(?:git\+|https?://|git://|ssh://|git@|github:|gitlab:|bitbucket:|gist:)|@ (?:https?|git\+)"
-            r"|^[^-]\S*\.(?:whl|tgz|tar\.gz)$",
+            r"|^(?!(?:\./)?(?:dist|target/wheels|wheelhouse)/)[^-]\S*\.(?:whl|tgz|tar\.gz)$",
             text,
         )
         for text in texts
