@@ -22,13 +22,16 @@ from acp.schema import (
     CreateTerminalResponse,
     DeniedOutcome,
     FileSystemCapabilities,
+    KillTerminalResponse,
     NewSessionResponse,
     PromptResponse,
     ReadTextFileResponse,
+    ReleaseTerminalResponse,
     RequestPermissionResponse,
     TerminalExitStatus,
     TerminalOutputResponse,
     WaitForTerminalExitResponse,
+    WriteTextFileResponse,
 )
 
 from toolcrib.acp.agent import EditorAgent
@@ -85,8 +88,9 @@ class TestEditor:
             return ReadTextFileResponse(content=Path(path).read_text())  # noqa: ASYNC240
         return ReadTextFileResponse(content=self.buffers[path])
 
-    async def write_text_file(self, session_id: str, path: str, content: str, **_: Any) -> None:
+    async def write_text_file(self, session_id: str, path: str, content: str, **_: Any) -> WriteTextFileResponse:
         self.buffers[path] = content
+        return WriteTextFileResponse()
 
     async def create_terminal(
         self, session_id: str, command: str, args: Any = None, env: Any = None, cwd: Any = None, **_: Any
@@ -110,11 +114,12 @@ class TestEditor:
         status = TerminalExitStatus(exit_code=code) if code is not None else None
         return TerminalOutputResponse(output=self.outputs[terminal_id].decode(), truncated=False, exit_status=status)
 
-    async def release_terminal(self, session_id: str, terminal_id: str, **_: Any) -> None:
-        return None
+    async def release_terminal(self, session_id: str, terminal_id: str, **_: Any) -> ReleaseTerminalResponse:
+        return ReleaseTerminalResponse()
 
-    async def kill_terminal(self, session_id: str, terminal_id: str, **_: Any) -> None:
+    async def kill_terminal(self, session_id: str, terminal_id: str, **_: Any) -> KillTerminalResponse:
         self.terminals[terminal_id].kill()
+        return KillTerminalResponse()
 
     # What tests ask about
 

@@ -78,10 +78,12 @@ def path_of(uri: str) -> str:
 
 def _joined(words: Iterable[str]) -> str:
     """The pieces of a text; a mention in the middle of it does not stick to the words around it."""
-    text = ""
-    for piece in words:
-        glued = text and piece and not text[-1].isspace() and (piece.startswith("@") or text.split()[-1][0] == "@")
-        text += (" " if glued and not piece[0].isspace() else "") + piece
+    text, after_mention = "", False
+    for piece in filter(None, words):
+        is_mention = piece.startswith("@")
+        if text and (is_mention or after_mention) and not text[-1].isspace() and not piece[0].isspace():
+            text += " "
+        text, after_mention = text + piece, is_mention
     return text
 
 

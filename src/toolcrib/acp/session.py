@@ -35,8 +35,9 @@ from toolcrib.acp.prompts import prompt_message, spoken_words
 from toolcrib.acp.tool_calls import text_content
 from toolcrib.acp.updates import EventTranslator, plan_update, replay, turn_usage, usage_update
 from toolcrib.agent.agent import Agent
-from toolcrib.agent.events import AnyEvent, MessageAdded, Outcome, RunResult
+from toolcrib.agent.events import AnyEvent, MessageAdded, RunResult
 from toolcrib.agent.host import AgentHost
+from toolcrib.agent.loop import REFUSED
 from toolcrib.core.approvals import MODES, Mode
 from toolcrib.core.environments import Environment
 from toolcrib.core.errors import ToolcribError, UsageError
@@ -55,12 +56,6 @@ MODE_TEXTS: dict[Mode, str] = {
     "plan": "Only tools that read; the agent ends with a plan for you to accept.",
 }
 MODE, MODEL = "mode", "model"
-STOP_REASONS: dict[Outcome, StopReason] = {
-    "answered": "end_turn",
-    "denied": "end_turn",
-    "budget": "max_turn_requests",
-    "interrupted": "cancelled",
-}
 BUSY, FAILED = -32600, -32603
 PLAN_ACCEPTED = "The plan is accepted. Carry it out."
 PLAN_OPTIONS = (
@@ -265,11 +260,22 @@ class EditorSession:
         result = await self._run(message)
         while self.agent.mode == "plan" and result.outcome == "answered" and await self._is_plan_accepted():
             result = await self._run(user_message(PLAN_ACCEPTED))
-        if result.outcome == "failed":
+        return PromptResponse(stop_reason=self._stop_reason(result), usage=turn_usage(result.usage))
+
+    def _stop_reason(self, result: RunResult) -> StopReason:
+        """How the turn ended for the editor; raises RequestError if there is no answer that it could show."""
+        if result.outcome in ("interrupted", "budget"):
+            return "cancelled" if result.outcome == "interrupted" else "max_turn_requests"
+        if result.problem == REFUSED:
+            return "refusal"
+        if result.outcome == "answered":
+            return "max_tokens" if result.is_incomplete else "end_turn"
+        # Calls that were denied or failed are shown, and the model has said what it makes of them.
+        if result.outcome == "failed" and (result.is_incomplete or not result.answer):
             raise RequestError(FAILED, result.problem or "the agent failed")
-        if result.problem and result.outcome != "interrupted":
-            self.outbox.add(update_agent_message_text(f"\n\n({result.problem})"))
-        return PromptResponse(stop_reason=STOP_REASONS[result.outcome], usage=turn_usage(result.usage))
+        if not result.answer:
+            self.outbox.add(update_agent_message_text(result.problem))
+        return "end_turn"
 
     async def _run(self, message: Message) -> RunResult:
         return await self.agent.run(message, on_event=self._on_event)
