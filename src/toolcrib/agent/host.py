@@ -109,13 +109,22 @@ class AgentHost:
             runtime.set_recorder(recorder)
         self.servers = McpServerWatcher(self.runtime)
         self.todo = TodoService()
-        memory = self.settings.memory
         self.memory = MemoryService(
-            MemoryStore(self.settings.home.memories_dir, memory.memory_char_limit, memory.user_char_limit),
-            write_approval=memory.write_approval,
+            self.memories_of(""),
+            write_approval=self.settings.memory.write_approval,
+            store_of=lambda session_id: self.memories_of(self.owner_of(session_id)),
         )
         self.delegation: Delegation | None = None
         self._serve(asker)
+
+    def owner_of(self, session_id: str) -> str:
+        """Whose session it is; empty for the owner of the home, and for a call without a session."""
+        return self.store.owners([session_id]).get(session_id, "") if session_id else ""
+
+    def memories_of(self, owner: str) -> MemoryStore:
+        """The memories of an owner."""
+        memory = self.settings.memory
+        return MemoryStore(self.settings.home.memories_of(owner), memory.memory_char_limit, memory.user_char_limit)
 
     @lazy
     def file_history(self) -> FileHistory:

@@ -33,7 +33,7 @@ SHOWN_CALLS = 15
 MODE_TEXTS: dict[Mode, str] = {
     "ask": "Edits of files are shown as a diff, and you are asked about each.",
     "auto-edit": "Files of the workspace are edited without asking; commands follow the approval policy.",
-    "plan": "Only tools that read; the agent ends with a plan for you to accept, edit or reject.",
+    "plan": "Only tools and commands that read; the agent ends with a plan for you to accept, edit or reject.",
 }
 SHOWN_DECISIONS = 8
 PRESET = "hermes-"
