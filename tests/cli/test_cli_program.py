@@ -14,7 +14,9 @@ import tomllib
 import click
 import pytest
 
-from tests.cli.cli_program import KEYED_TOOL, SOURCE, Program
+from tests import fork_server
+from tests.cli.cli_program import DEADLINE_SECONDS, KEYED_TOOL, SOURCE, Program
+from tests.fork_server import Start
 from toolcrib.cli.app import make_root
 from toolcrib.cli.commands.doctor import EXTRAS
 from toolcrib.cli.group import CommandGroup
@@ -263,3 +265,15 @@ def test_other_shells_get_a_script_of_their_own(toolcrib: Program, shell: str, m
     if shutil.which(shell):
         checked = subprocess.run([shell, "-n"], input=script, capture_output=True, text=True, check=False)
         assert checked.returncode == 0
+
+
+def test_a_command_without_its_extra_says_what_to_install(toolcrib: Program):
+    """`mcp serve` imports the SDK of MCP; without it, one line names the extra."""
+    code = "import sys\nsys.modules['mcp'] = None\nfrom toolcrib.cli.app import run\nsys.exit(run(['mcp', 'serve']))"
+    wanted = Start(arguments=("-c", code), environ=toolcrib.environment(), cwd=toolcrib.root)
+
+    done = fork_server.run(wanted, timeout=DEADLINE_SECONDS)
+
+    assert done.returncode == 2
+    assert b"needs more packages" in done.stderr
+    assert b"`pip install 'toolcrib[mcp]'`" in done.stderr
