@@ -128,15 +128,24 @@ class BrowserSession:
     async def back(self, seconds: float) -> JsonObject:
         """Go back; from the first page of a tab, to the tab before."""
         tab = self._pages.ready()
-        before = tab.page.url
-        went = await self._pages.bounded(
-            tab.page.go_back(wait_until="domcontentloaded", timeout=seconds * 1_000), seconds
-        )
-        if went is None and tab.page.url == before:
-            if len(self.tabs.tabs) == 1:
-                raise ActFailed("there is no earlier page in this tab")
+        self._pages.begin(tab)
+        if await self._pages.read(tab, self._has_earlier_page(tab)):
+            work = tab.page.go_back(wait_until="domcontentloaded", timeout=seconds * 1_000)
+            await self._pages.bounded(work, seconds)
+        elif len(self.tabs.tabs) == 1:
+            raise ActFailed("there is no earlier page in this tab")
+        else:
             await self._pages.bounded(tab.page.close(), PROBE_SECONDS)
         return await self._observer.report(self._pages.current(), whole=True)
+
+    async def _has_earlier_page(self, tab: Tab) -> bool:
+        """Whether there is one; the empty page that every tab begins with is none."""
+        channel = await self.tabs.context.new_cdp_session(tab.page)
+        try:
+            history = await channel.send("Page.getNavigationHistory")
+        finally:
+            self.tabs.spawn(channel.detach())
+        return any(entry["url"] != "about:blank" for entry in history["entries"][: history["currentIndex"]])
 
     async def click(self, target: str, seconds: float) -> JsonObject:
         tab = self._pages.ready()

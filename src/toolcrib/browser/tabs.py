@@ -42,6 +42,7 @@ MAX_HELD_DOWNLOADS = 10
 FLOOD_DIALOGS = 30
 """So many dialogs in a row are a flood; then they are dismissed until the next navigation."""
 _HOST = re.compile(r"[a-z]+://(?:[^/?#]*@)?(\[[^\]]*\]|[^/?#:]*).*", re.DOTALL)
+_ICON = "/favicon.ico"
 AWAITED_TYPES = frozenset({"document", "xhr", "fetch", "script", "stylesheet"})
 """Requests that a page waits for, as far as anyone can tell."""
 
@@ -402,8 +403,12 @@ class TabSet:
             # The driver would keep them, and the values that they stand for.
             self.spawn(handle.dispose())
         tab = self.of(message.page)
-        if tab is not None:
-            self._log(tab, message.type, message.text)
+        text, where = message.text, str(message.location.get("url", ""))
+        if text.startswith("Failed to load resource"):
+            text = f"{text} {where[:200]}"
+        # Browsers ask every site for an icon by themselves.
+        if tab is not None and not text.endswith(_ICON):
+            self._log(tab, message.type, text)
 
     def _on_error(self, error: WebError) -> None:
         tab = self.of(error.page)
