@@ -267,6 +267,7 @@ def _beyond_reading(action: Action) -> str:
         if effect.kind in PLAN_KINDS or (effect.kind == "remote" and effect.action == "read"):
             continue
         does = {"exec": "runs a command", "write": f"writes to {effect.target}", "delete": f"deletes {effect.target}"}
+        does["process"] = "ends a process, or its input"
         return f"{tool} {does.get(effect.kind, 'changes something')}"
     return ""
 

@@ -19,10 +19,11 @@ SchemaOverrides = Callable[[], Any]
 
 EffectKind = Literal[
     "exec", "read", "write", "delete", "remote", "network", "publish", "spend", "secret", "schedule", "interactive",
-    "changed",
+    "changed", "process",
 ]  # fmt: skip
 """`remote`: a record of a service (a message, ticket, object in a bucket); never a file, whatever its id looks like.
-`changed`: the tool itself changed since it was approved; the target says how."""
+`changed`: the tool itself changed since it was approved; the target says how.
+`process`: ends a process that the session started, or closes its input."""
 
 
 class ShellSession(msgspec.Struct, frozen=True):
