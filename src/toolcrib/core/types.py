@@ -21,9 +21,9 @@ EffectKind = Literal[
     "exec", "read", "write", "delete", "remote", "network", "publish", "spend", "secret", "schedule", "interactive",
     "changed", "process",
 ]  # fmt: skip
-"""`remote`: a record of a service (a message, ticket, object in a bucket); never a file, whatever its id looks like.
-`changed`: the tool itself changed since it was approved; the target says how.
-`process`: ends a process that the session started, or closes its input."""
+"""`process`: the end of a process that this session started, or of its input; it needs no approval.
+`remote`: a record of a service (a message, ticket, object in a bucket); never a file, whatever its id looks like.
+`changed`: the tool itself changed since it was approved; the target says how."""
 
 
 class ShellSession(msgspec.Struct, frozen=True):
