@@ -18,6 +18,7 @@ import msgspec
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.events import AnyEvent, RunEnded, RunResult, TextStreamed
 from toolcrib.agent.host import AgentHost
+from toolcrib.config.serve_settings import ServeLimits
 from toolcrib.core.errors import SessionError, ToolcribError, UnknownSession
 from toolcrib.core.messages import Message
 from toolcrib.serve.metrics import ServerMetrics
@@ -169,7 +170,6 @@ class RunManager:
         self.metrics = metrics or ServerMetrics()
         self._questions = questions
         self._store = store
-        self._limits = host.settings.serve.limits
         self._runs: dict[str, Run] = {}
         self._starting: dict[str, int] = {}
         """Sessions whose next run is being prepared in a thread."""
@@ -178,6 +178,11 @@ class RunManager:
         self._preparing = 0
         self._streams = 0
         self._is_closing = False
+
+    @property
+    def _limits(self) -> ServeLimits:
+        """Those in force now: the config file may change."""
+        return self._host.settings.serve.limits
 
     @property
     def store(self) -> RunStore:
