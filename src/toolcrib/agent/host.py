@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
 
-from toolcrib.agent.auxiliary import AuxiliaryModel
 from toolcrib.agent.delegate import DelegatedTask, Delegation, SubagentRunner
 from toolcrib.agent.events import SubagentProgressed
+from toolcrib.agent.model_request import AuxiliaryModel
 from toolcrib.agent.tool_selection import RenderedTools
 from toolcrib.approval.approvers.smart import NoApprover, SmartApprover
 from toolcrib.config.load import load_settings

@@ -21,6 +21,7 @@ from toolcrib.config.agent_settings import (
 )
 from toolcrib.config.approval_entries import grant_text, rule_text
 from toolcrib.config.browser_settings import BrowserSettings
+from toolcrib.config.generation_settings import ImageGenSettings, VideoGenSettings
 from toolcrib.config.hook_settings import ShellHookSettings
 from toolcrib.config.mcp_settings import McpServerSettings, McpSettings
 from toolcrib.config.paths import Home, find_home
@@ -322,6 +323,10 @@ class Settings(Section, frozen=True, kw_only=True):
     """How `toolcrib serve` works."""
     vision: VisionSettings = field(default_factory=VisionSettings)
     """How `vision_analyze` and `video_analyze` work."""
+    image_gen: ImageGenSettings = field(default_factory=ImageGenSettings)
+    """How `image_generate` makes images."""
+    video_gen: VideoGenSettings = field(default_factory=VideoGenSettings)
+    """How `video_generate` makes videos."""
     logging: LoggingSettings = field(default_factory=LoggingSettings)
     """What goes into the log file."""
     yolo: Annotated[bool, NOT_IN_FILE] = False
