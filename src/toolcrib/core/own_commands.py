@@ -86,6 +86,8 @@ KINDS: dict[str, CommandKind] = {
     "serve": "changes",
     "serve token": "changes",
     "serve install": "changes",
+    "acp": "changes",
+    "acp install": "changes",
     "setup": "changes",
     "doctor": "reads",
     "import hermes": "changes",
