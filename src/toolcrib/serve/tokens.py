@@ -60,7 +60,7 @@ class ServerTokens:
 
     def __init__(self, home: Home, given: str = "", source: str = "TOOLCRIB_SERVE_TOKEN") -> None:
         self._folder = home.serve_dir
-        self._file = self._folder / "token"
+        self._file = home.serve_token_file
         self._others_file = self._folder / "tokens.json"
         self._given = require_strong(given, source) if given else ""
 

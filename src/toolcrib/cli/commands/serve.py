@@ -12,9 +12,11 @@ import click
 from msgspec.structs import replace
 
 from toolcrib.api import adopt_runtime
+from toolcrib.cli.commands.serve_install import install
 from toolcrib.cli.group import CommandGroup
 from toolcrib.cli.output import note, stdout_reserved
 from toolcrib.config.environment import environment
+from toolcrib.config.files import OWNER_FILE, replace_file
 from toolcrib.config.load import load_settings
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import UsageError
@@ -97,8 +99,21 @@ async def _serve(settings: Settings, tokens: ServerTokens) -> int:
     url = base_url(listening, "https" if chosen.tls_certificate else "http")
     with only_server(settings.home):
         note(f"Serving at {url}; `toolcrib serve token` prints the token. Press Ctrl-C to stop.")
-        await serve_agents(server, chosen.host, listening, stop)
+        # Other commands find the server by this file.
+        replace_file(settings.home.serve_address_file, _reachable(url).encode(), mode=OWNER_FILE)
+        try:
+            await serve_agents(server, chosen.host, listening, stop)
+        finally:
+            settings.home.serve_address_file.unlink(missing_ok=True)
     return code
+
+
+def _reachable(url: str) -> str:
+    """The URL under which this machine reaches a server that listens on all its addresses."""
+    return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+
+
+serve.add_command(install)
 
 
 @serve.command("token")
