@@ -95,6 +95,7 @@ ROWS = (
     Row("mcp serve", "", "config folder"),
     Row("mcp test", "clock"),
     Row("mcp tools", "", "config"),
+    Row("serve login", "", "config"),
     Row("serve token", "", "config write prints"),
     Row("model get"),
     Row("model list"),

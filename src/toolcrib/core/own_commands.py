@@ -83,6 +83,7 @@ KINDS: dict[str, CommandKind] = {
     "mcp login": "changes",
     "mcp logout": "changes",
     "serve": "changes",
+    "serve login": "changes",
     "serve token": "changes",
     "setup": "changes",
     "doctor": "reads",

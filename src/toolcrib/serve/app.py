@@ -30,8 +30,10 @@ from toolcrib.core.models import Provider
 from toolcrib.http_server import LOOPBACK_NAMES, OwnAddresses, ServerOptions, error_response, serve_app
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.serve.guard import AccessMiddleware, BodyTooLarge, BodyTooSlow, ServeGuard
+from toolcrib.serve.login import PageLogins
 from toolcrib.serve.native_api import NativeApi, handled_errors
 from toolcrib.serve.openai_api import OpenAIApi
+from toolcrib.serve.page_routes import PageRoutes, is_page
 from toolcrib.serve.questions import PLATFORM, PendingQuestions
 from toolcrib.serve.responses_api import ResponsesApi
 from toolcrib.serve.run_store import RunStore
@@ -65,6 +67,7 @@ class AgentServer:
     ) -> None:
         self.settings = settings
         self.tokens = tokens
+        self.logins = PageLogins(settings.home, tokens)
         store = SessionStore(settings.home.sessions_file)
         log = ApprovalLog(settings.home.approvals_file)
         self.questions = PendingQuestions(log, settings.serve.approval_timeout, store)
@@ -86,6 +89,7 @@ class AgentServer:
         """The application, for requests to this address."""
         routes = [
             Route("/health", self._health, methods=["GET"]),
+            *PageRoutes(self.logins, self.settings).routes(),
             *OpenAIApi(self.host, self.runs, self.questions).routes(),
             *ResponsesApi(self.host, self.runs, self.questions).routes(),
             *NativeApi(self.host, self.runs, self.questions).routes(),
@@ -104,9 +108,11 @@ class AgentServer:
         guard = ServeGuard(
             addresses=OwnAddresses(host=host, names=tuple(name.lower() for name in serve.proxy_names)),
             tokens=self.tokens,
+            logins=self.logins,
             max_body_bytes=int(serve.limits.max_body_mb * MEGABYTE),
             requests_per_minute=serve.limits.requests_per_minute,
             scope_of=scope_of,
+            is_open=is_open,
         )
         return AccessMiddleware(inner, guard)
 
@@ -125,6 +131,11 @@ class AgentServer:
 
     async def _health(self, _: Request) -> Response:
         return JSONResponse({"status": "ok", "version": __version__})
+
+
+def is_open(path: str) -> bool:
+    """Whether everybody may read a path: the health of the server, and the page, which holds nothing by itself."""
+    return path == "/health" or is_page(path)
 
 
 def scope_of(method: str, path: str) -> TokenScope:

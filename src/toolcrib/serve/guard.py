@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -15,13 +15,14 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolcrib.http_server import OwnAddresses, bearer_token, error_response, host_name, unauthorised
+from toolcrib.serve.login import PageLogins
 from toolcrib.serve.tokens import ServerTokens, TokenError, TokenIdentity, TokenScope
 
 logger = logging.getLogger(__name__)
 access_log = logging.getLogger("toolcrib.serve.access")
 
 IDENTITY = "toolcrib.identity"
-OPEN_PATHS = frozenset({"/health"})
+LOGIN_PATH = "/login"
 SAFE_METHODS = frozenset({"GET", "HEAD"})
 WINDOW_SECONDS = 60.0
 FAILURES_PER_WINDOW = 30
@@ -44,11 +45,14 @@ class ServeGuard(msgspec.Struct, frozen=True, kw_only=True):
 
     addresses: OwnAddresses
     tokens: ServerTokens
+    logins: PageLogins
     max_body_bytes: int
     body_seconds: float = BODY_SECONDS
     requests_per_minute: int
     scope_of: Callable[[str, str], TokenScope]
     """The scope that a method and a path need."""
+    is_open: Callable[[str], bool]
+    """Whether everybody may read a path: it contains nothing of anybody's."""
 
 
 class SlidingWindow:
@@ -92,7 +96,7 @@ class AccessMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = {**message, "headers": [*message.get("headers", []), *SECURITY_HEADERS]}
+                message = {**message, "headers": _with_security_headers(message.get("headers", []))}
             await send(message)
 
         headers = Headers(scope=scope)
@@ -113,13 +117,13 @@ class AccessMiddleware:
     def _check(self, scope: Scope, headers: Headers) -> tuple[Response | None, TokenIdentity | None]:
         guard, method, path = self._guard, scope["method"], scope["path"]
         refusal = guard.addresses.refusal(headers)
-        if refusal is None and path in OPEN_PATHS and method in SAFE_METHODS:
+        if refusal is None and guard.is_open(path) and method in SAFE_METHODS:
             return None, None
         refusal = refusal or self._refused_sender(headers, method)
-        if refusal is not None:
+        if refusal is not None or path == LOGIN_PATH:
             return refusal, None
         try:
-            identity = guard.tokens.identify(bearer_token(headers))
+            identity = self._identify(headers, method)
         except (TokenError, OSError):
             logger.exception("cannot read the tokens")
             return error_response(503, "the server cannot read its tokens; its log says why"), None
@@ -144,6 +148,11 @@ class AccessMiddleware:
         if not length.isdigit() or int(length) > guard.max_body_bytes:
             return error_response(413, f"a request may have at most {guard.max_body_bytes:,} bytes"), identity
         return None, identity
+
+    def _identify(self, headers: Headers, method: str) -> TokenIdentity | None:
+        if "authorization" in headers:
+            return self._guard.tokens.identify(bearer_token(headers))
+        return self._guard.logins.identify(headers, method)
 
     def _refused_sender(self, headers: Headers, method: str) -> Response | None:
         """Objections to a request that changes something: from another site, or in a format that forms can send."""
@@ -193,6 +202,13 @@ SECURITY_HEADERS: list[tuple[bytes, bytes]] = [
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"cache-control", b"no-store"),
 ]
+
+
+def _with_security_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """The headers, with ours where the route set none of that name."""
+    given = list(headers)
+    names = {name.lower() for name, _ in given}
+    return [*given, *(one for one in SECURITY_HEADERS if one[0] not in names)]
 
 
 def identity_of(scope: Any) -> TokenIdentity:

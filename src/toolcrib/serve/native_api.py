@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, TypeVar
 
@@ -11,8 +12,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from toolcrib.agent.host import AgentHost
+from toolcrib.config.redact import redact
+from toolcrib.core.approvals import ApprovalRequest
 from toolcrib.core.errors import SessionError, UnknownName, UnknownSession
-from toolcrib.core.messages import Message, user_message
+from toolcrib.core.messages import Image, Message, attachment, user_message
 from toolcrib.core.types import JsonObject
 from toolcrib.http_server import error_response
 from toolcrib.serve.guard import identity_of
@@ -28,11 +31,27 @@ RETRY_MS = 1000
 T = TypeVar("T")
 
 
+class AttachedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An image or a text that goes along with a question."""
+
+    name: str
+    media_type: str
+    data: str
+    """Base64."""
+
+
 class RunRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of `POST /api/runs`."""
 
     text: str
     session_id: str | None = None
+    attachments: tuple[AttachedFile, ...] = ()
+
+    def message(self) -> Message:
+        """The question as a message: texts follow it between marks, images are parts of their own."""
+        images = [Image(media_type=one.media_type, data=one.data) for one in self.attachments if _is_image(one)]
+        texts = [attachment(one.name, _text_of(one)) for one in self.attachments if not _is_image(one)]
+        return user_message(self.text + "".join(texts), images)
 
 
 class SteerRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -133,13 +152,13 @@ class NativeApi:
             return error_response(422, "the text of the question is empty")
         identity, key = identity_of(request.scope), request.headers.get("idempotency-key")
         # A key belongs to a token: another one must not find the run by guessing.
-        key, digest = key and digest_of(identity.name, key), digest_of(wanted.text, wanted.session_id)
+        key, digest = key and digest_of(identity.name, key), digest_of(msgspec.to_builtins(wanted))
         known = self._runs.repeated(key, digest)
         if known is not None:
             return JSONResponse(msgspec.to_builtins(known), status_code=200)
         self._runs.require_room()
         session_id = None if wanted.session_id is None else self._runs.session(wanted.session_id, identity).id
-        run = self._runs.start(self._runs.agent(session_id), user_message(wanted.text), key, digest)
+        run = self._runs.start(self._runs.agent(session_id), wanted.message(), key, digest)
         return JSONResponse(msgspec.to_builtins(run.record), status_code=202)
 
     async def run(self, request: Request) -> Response:
@@ -254,6 +273,17 @@ async def _stored(events: Sequence[StoredEvent]) -> AsyncIterator[str]:
         yield _sse(one.number, one.body)
 
 
+def _is_image(one: AttachedFile) -> bool:
+    return one.media_type.startswith("image/")
+
+
+def _text_of(one: AttachedFile) -> str:
+    try:
+        return base64.b64decode(one.data, validate=True).decode()
+    except ValueError:
+        raise msgspec.ValidationError(f"the attached file {one.name!r} is neither an image nor UTF-8 text") from None
+
+
 def _no_run(request: Request) -> Response:
     return error_response(404, f"there is no run {request.path_params['id']!r}")
 
@@ -273,4 +303,22 @@ def _message(stored: StoredMessage) -> JsonObject:
 
 
 def _question(one: OpenQuestion) -> JsonObject:
-    return {"session_id": one.session_id, "asked_at": one.asked_at, **msgspec.to_builtins(one.asked)}
+    shown: JsonObject = {"session_id": one.session_id, "asked_at": one.asked_at, **msgspec.to_builtins(one.asked)}
+    return shown if one.request is None else shown | _details(one.request)
+
+
+def _details(request: ApprovalRequest) -> JsonObject:
+    """What a person wants to know before they decide; never stored with the run, because a diff holds file content."""
+    dangers = [
+        {"name": one.description, "reason": redact(one.reason), "scope": one.scope, "paths": one.paths}
+        for one in request.dangers
+    ]
+    return {
+        "tool": request.title or request.tool,
+        "call_id": request.call_id,
+        "cwd": request.cwd,
+        "backend": request.backend,
+        "dangers": dangers,
+        "origins": [redact(str(one)) for one in request.findings if not one.vouched],
+        "diff": redact(request.diff),
+    }

@@ -86,6 +86,13 @@ class ServerTokens:
         found = [(name, one) for name, one in self.others().items() if is_equal_secret(digest, one.sha256)]
         return next((TokenIdentity(name=name, scopes=frozenset(one.scopes)) for name, one in found), None)
 
+    def named(self, name: str) -> tuple[TokenIdentity, str] | None:
+        """The identity of the token with this name, and the hash of the token; None if there is none."""
+        if name == OWNER:
+            return TokenIdentity(name=OWNER, scopes=frozenset(SCOPES)), _digest(self.owner_token())
+        found = self.others().get(name)
+        return None if found is None else (TokenIdentity(name=name, scopes=frozenset(found.scopes)), found.sha256)
+
     def others(self) -> dict[str, StoredToken]:
         """The further tokens, by name."""
         try:
