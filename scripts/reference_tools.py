@@ -60,6 +60,9 @@ FACTS = {
         "runs the script as `python3 -c`; the calls that it makes are judged one by one",
         "in a sandbox around the folder of the session, or where its commands run (`code_execution.sandbox`)",
     ),
+    "image_generate": Facts(
+        "spends money, unless the service runs on a machine of yours; reads the images that it changes", HERE
+    ),
     "memory": Facts("none declared; `memory.write_approval` asks before anything is remembered", AN_AGENT),
     "patch": Facts("writes or deletes each file that the patch names", WITH_COMMANDS),
     "process": Facts("what is typed into a process is judged as a command", WITH_COMMANDS),
@@ -78,6 +81,7 @@ FACTS = {
         "reads the video if it is a file, reaches its host otherwise; a vision model gets its frames",
         "addresses and models on this machine; files where commands run",
     ),
+    "video_generate": Facts("spends money; reads the images that it starts from", HERE),
     "vision_analyze": Facts(
         "reads the images that are files, reaches the hosts of the others; a vision model gets the images",
         "addresses and models on this machine; files where commands run",
@@ -85,6 +89,8 @@ FACTS = {
     "web_extract": Facts("reaches the hosts of the pages", HERE),
     "web_search": Facts("sends the query to a search service; asks the person first, if no key is set", HERE),
     "write_file": Facts("writes the file", WITH_COMMANDS),
+    "xai_video_edit": Facts("spends money", HERE),
+    "xai_video_extend": Facts("spends money", HERE),
 }
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from toolcrib.cron.service import CronService
     from toolcrib.files.service import FileService
     from toolcrib.mcp.client.manager import McpClientManager
+    from toolcrib.media.generation.service import GenerationService
     from toolcrib.media.service import VisionService
     from toolcrib.plugins.load import LoadedPlugin
     from toolcrib.skills.service import SkillService
@@ -254,6 +255,12 @@ class RuntimeServices:
         service = VisionService(self._runtime.settings, self)
         self._closing.callback(service.close)
         return service
+
+    @lazy
+    def generation(self) -> GenerationService:
+        from toolcrib.media.generation.service import GenerationService  # noqa: PLC0415
+
+        return GenerationService(self._runtime.settings, self, lambda: self.web.client)
 
     @lazy
     def snapshots(self) -> FileSnapshots | None:

@@ -16,6 +16,7 @@ from playwright.async_api import Browser, Page, async_playwright
 
 from toolcrib.config.browser_settings import find_chromium
 from toolcrib.config.paths import Home
+from toolcrib.config.serve_settings import ServeSettings
 from toolcrib.serve.login import PageLogins
 from toolcrib.serve.tokens import ServerTokens
 from toolcrib.testing.model_server import ScriptedModelServer, ServerStep
@@ -38,6 +39,9 @@ class PageServer:
         self.errors: list[str] = []
         """What the console of the pages said about failed scripts and broken policies."""
 
+    def link(self) -> str:
+        return self.logins.create_link(ServeSettings())
+
     async def open(self, size: str = "desktop", scheme: Any = "light", *, is_logged_in: bool = True) -> Page:
         context = await self.browser.new_context(viewport=SIZES[size], color_scheme=scheme)
         page = await context.new_page()
@@ -48,7 +52,7 @@ class PageServer:
             lambda said: self.errors.append(said.text) if said.type == "error" and "Security" in said.text else None,
         )
         if is_logged_in:
-            await page.goto(self.logins.create_link())
+            await page.goto(self.link())
             await page.get_by_label("Message").wait_for()
         return page
 

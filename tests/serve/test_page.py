@@ -79,7 +79,7 @@ async def test_a_person_logs_in_chats_and_approves(home: Path, folder: Path) -> 
     """The link logs in once; the run asks before it deletes, and goes on when a person allows it."""
     async with page_server(home, folder, long_run()) as server:
         page = await server.open(is_logged_in=False)
-        link = server.logins.create_link()
+        link = server.link()
         await page.goto(link)
         await page.get_by_label("Message").wait_for()
         address = page.url
@@ -348,7 +348,7 @@ async def test_every_screen_is_accessible(home: Path, folder: Path, size: str, s
         await page.goto(server.url)
         await page.get_by_label("One-time code").wait_for()
         found += await look(server, page, f"login-{size}-{scheme}")
-        await page.goto(server.logins.create_link())
+        await page.goto(server.link())
         await page.get_by_label("Message").wait_for()
         found += await look(server, page, f"start-{size}-{scheme}")
         await ask(page, "Say hello, and clean up.")

@@ -113,7 +113,7 @@ async def test_a_browser_has_the_rights_of_its_token(home: Path) -> None:
     async with browsing(home) as (served, browser):
         served.server.tokens.create("phone", ["chat"])
         await browser.log_in(served.server.logins.create_code("phone"))
-        who = (await browser.http.get("/api/identity", headers=browser.page)).json()
+        who = (await browser.http.get("/api/status", headers=browser.page)).json()["token"]
         decided = await browser.post("/api/approvals/x")
         served.server.tokens.revoke("phone")
 
@@ -200,7 +200,7 @@ def test_a_link_needs_a_server(tmp_path: Path) -> None:
     run_cli = Program(tmp_path)
     none = run_cli("serve", "login")
     home = Home(run_cli.home)
-    PageLogins(home, ServerTokens(home)).remember_url("http://127.0.0.1:8642")
+    home.serve_address_file.write_text("http://127.0.0.1:8642")
     printed = run_cli("serve", "login")
     unknown = run_cli("serve", "login", "--token", "nobody")
 

@@ -11,7 +11,7 @@ OPTIONAL_ENV_VARS: dict[str, dict[str, Any]] = {
         "description": "Talk to models of OpenAI, or of any server that speaks its protocol",
         "prompt": "OpenAI API key",
         "url": "https://platform.openai.com/api-keys",
-        "tools": ["text_to_speech", "vision_analyze", "video_analyze"],
+        "tools": ["image_generate", "text_to_speech", "vision_analyze", "video_analyze"],
         "password": True,
     },
     "ANTHROPIC_API_KEY": {
@@ -32,7 +32,7 @@ OPTIONAL_ENV_VARS: dict[str, dict[str, Any]] = {
         "description": "Talk to Gemini models of Google",
         "prompt": "Gemini API key",
         "url": "https://aistudio.google.com/apikey",
-        "tools": ["vision_analyze", "video_analyze"],
+        "tools": ["image_generate", "text_to_speech", "vision_analyze", "video_analyze"],
         "password": True,
     },
     "NOUS_API_KEY": {
@@ -204,9 +204,16 @@ OPTIONAL_ENV_VARS: dict[str, dict[str, Any]] = {
         "password": False,
     },
     "FAL_KEY": {
-        "description": "Make images with models on fal.ai",
+        "description": "Make images and videos with models on fal.ai",
         "prompt": "fal.ai key",
         "url": "https://fal.ai/dashboard/keys",
+        "tools": ["image_generate", "video_generate"],
+        "password": True,
+    },
+    "REPLICATE_API_TOKEN": {
+        "description": "Make images with models on Replicate",
+        "prompt": "Replicate API token",
+        "url": "https://replicate.com/account/api-tokens",
         "tools": ["image_generate"],
         "password": True,
     },
@@ -214,7 +221,7 @@ OPTIONAL_ENV_VARS: dict[str, dict[str, Any]] = {
         "description": "Search posts on X and make videos with xAI",
         "prompt": "xAI API key",
         "url": "https://console.x.ai/",
-        "tools": ["x_search", "xai_video_edit", "xai_video_extend"],
+        "tools": ["video_generate", "x_search", "xai_video_edit", "xai_video_extend"],
         "password": True,
     },
     "ELEVENLABS_API_KEY": {

@@ -61,7 +61,7 @@ REASONS: dict[str, str] = {
     "gateway": "toolcrib has no messaging platforms yet",
     "hooks": "toolcrib runs no shell hooks; write a plugin with `ctx.register_hook`",
     "hooks_auto_accept": "toolcrib runs no shell hooks",
-    "image_gen": "toolcrib has no image tools yet",
+    "image_gen": "toolcrib has no such setting for images",
     "kanban": APART,
     "personalities": "describe the agent in SOUL.md instead",
     "platforms": "toolcrib has no messaging platforms yet",

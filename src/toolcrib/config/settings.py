@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
+from toolcrib.config.acp_settings import AcpSettings
 from toolcrib.config.agent_settings import (
     AgentSettings,
     AuxiliarySettings,
@@ -21,6 +22,8 @@ from toolcrib.config.agent_settings import (
 )
 from toolcrib.config.approval_entries import grant_text, rule_text
 from toolcrib.config.browser_settings import BrowserSettings
+from toolcrib.config.generation_settings import ImageGenSettings, VideoGenSettings
+from toolcrib.config.hook_settings import ShellHookSettings
 from toolcrib.config.mcp_settings import McpServerSettings, McpSettings
 from toolcrib.config.paths import Home, find_home
 from toolcrib.config.section import (
@@ -283,6 +286,8 @@ class Settings(Section, frozen=True, kw_only=True):
     """Your own toolsets, by name; the name of an existing toolset adds to it."""
     plugins: PluginSettings = field(default_factory=PluginSettings)
     """Which plugins to load."""
+    shell_hooks: dict[str, ShellHookSettings] = field(default_factory=dict)
+    """Commands that run on events, by the name that you give them."""
     tools: ToolSettings = field(default_factory=ToolSettings)
     """How tools run."""
     tool_output: ToolOutputSettings = field(default_factory=ToolOutputSettings)
@@ -317,8 +322,14 @@ class Settings(Section, frozen=True, kw_only=True):
     """How the browser tools work."""
     serve: ServeSettings = field(default_factory=ServeSettings)
     """How `toolcrib serve` works."""
+    acp: AcpSettings = field(default_factory=AcpSettings)
+    """How `toolcrib acp` works inside an editor."""
     vision: VisionSettings = field(default_factory=VisionSettings)
     """How `vision_analyze` and `video_analyze` work."""
+    image_gen: ImageGenSettings = field(default_factory=ImageGenSettings)
+    """How `image_generate` makes images."""
+    video_gen: VideoGenSettings = field(default_factory=VideoGenSettings)
+    """How `video_generate` makes videos."""
     logging: LoggingSettings = field(default_factory=LoggingSettings)
     """What goes into the log file."""
     yolo: Annotated[bool, NOT_IN_FILE] = False

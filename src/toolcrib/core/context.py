@@ -274,6 +274,22 @@ class VisionPort(Protocol):
     def video_effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]: ...
 
 
+class GenerationPort(Protocol):
+    """Makes images and videos."""
+
+    async def make_image(self, args: JsonObject, ctx: ToolContext) -> str: ...
+
+    def image_effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]: ...
+
+    async def make_video(self, args: JsonObject, ctx: ToolContext) -> str: ...
+
+    async def edit_video(self, args: JsonObject, ctx: ToolContext) -> str: ...
+
+    async def extend_video(self, args: JsonObject, ctx: ToolContext) -> str: ...
+
+    def video_effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]: ...
+
+
 class BrowserPort(Protocol):
     """The browser tools."""
 
@@ -435,6 +451,9 @@ class Services(Protocol):
 
     @property
     def vision(self) -> VisionPort: ...
+
+    @property
+    def generation(self) -> GenerationPort: ...
 
     @property
     def plugins(self) -> Sequence[Any]:

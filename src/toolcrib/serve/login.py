@@ -16,8 +16,9 @@ from http.cookies import CookieError, SimpleCookie
 import msgspec
 from starlette.datastructures import Headers
 
-from toolcrib.config.files import OWNER_FILE, make_folder, replace_file, writing
+from toolcrib.config.files import OWNER_FILE, replace_file, writing
 from toolcrib.config.paths import Home
+from toolcrib.config.serve_settings import ServeSettings
 from toolcrib.core.errors import UsageError
 from toolcrib.serve.tokens import OWNER, ServerTokens, TokenError, TokenIdentity
 
@@ -71,9 +72,8 @@ class PageLogins:
     """The codes and browsers of one home. The program that creates a code need not be the server."""
 
     def __init__(self, home: Home, tokens: ServerTokens, clock: Callable[[], float] = time.time) -> None:
-        self._folder = home.serve_dir
-        self._file = self._folder / "logins.json"
-        self._url_file = self._folder / "url"
+        self._file = home.serve_dir / "logins.json"
+        self._address_file = home.serve_address_file
         self._tokens = tokens
         self._clock = clock
 
@@ -134,18 +134,15 @@ class PageLogins:
             stored = StoredLogins(codes=now.codes, browsers=tuple(one for one in now.browsers if one.cookie != gone))
             replace_file(target, msgspec.json.encode(stored), mode=OWNER_FILE)
 
-    def remember_url(self, url: str) -> None:
-        """Note where the server can be reached, for programs that show links to it."""
-        make_folder(self._folder)
-        replace_file(self._url_file, url.encode(), mode=OWNER_FILE)
-
-    def create_link(self, name: str = OWNER) -> str:
+    def create_link(self, settings: ServeSettings, name: str = OWNER) -> str:
         """The address that logs a browser in, with a new code. Browsers keep what follows the `#` to themselves: no log
         and no proxy sees it."""
         try:
-            url = self._url_file.read_text(encoding="utf-8")
+            url = self._address_file.read_text(encoding="utf-8").strip()
         except FileNotFoundError:
-            raise UsageError("no server has been started in this home; start one with `toolcrib serve`") from None
+            raise UsageError("no server is running in this home; start one with `toolcrib serve`") from None
+        if settings.proxy_names:
+            url = f"https://{settings.proxy_names[0]}"
         return f"{url}/login#{self.create_code(name)}"
 
     def _browser(self, cookie: str) -> LoggedInBrowser | None:

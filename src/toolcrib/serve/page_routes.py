@@ -14,9 +14,8 @@ from starlette.routing import Route
 
 from toolcrib.config.settings import Settings
 from toolcrib.http_server import error_response, host_name
-from toolcrib.serve.guard import LOGIN_PATH, SlidingWindow, identity_of
+from toolcrib.serve.guard import LOGIN_PATH, SlidingWindow
 from toolcrib.serve.login import BROWSER_SECONDS, PageLogins, cookie_name, cookie_of
-from toolcrib.version import __version__
 
 SCREENS = frozenset({"", "login", "sessions", "approvals", "tools"})
 """The first part of the addresses that the page shows; it decides itself what to show there."""
@@ -69,7 +68,7 @@ class PageRoutes:
     def __init__(self, logins: PageLogins, settings: Settings) -> None:
         self._logins = logins
         self._settings = settings
-        self._wrong_codes = SlidingWindow(WRONG_CODES_PER_MINUTE)
+        self._wrong_codes = SlidingWindow()
         self._files: dict[str, PageFile] = {}
 
     def routes(self) -> list[Route]:
@@ -80,7 +79,6 @@ class PageRoutes:
             Route(f"{ASSETS}{{path:path}}", self.asset, methods=["GET"]),
             Route(LOGIN_PATH, self.log_in, methods=["POST"]),
             Route("/logout", self.log_out, methods=["POST"]),
-            Route("/api/identity", self.identity, methods=["GET"]),
         ]
 
     async def screen(self, request: Request) -> Response:
@@ -107,7 +105,7 @@ class PageRoutes:
         """Exchange a code for the cookie and the key of a browser."""
         if "origin" not in request.headers:
             return error_response(403, "only the page of this server may log in; programs use a token")
-        if self._wrong_codes.is_full():
+        if self._wrong_codes.is_full(WRONG_CODES_PER_MINUTE):
             return error_response(429, "too many wrong codes; wait a minute", {"Retry-After": "60"})
         body = b""
         async for piece in request.stream():
@@ -137,11 +135,6 @@ class PageRoutes:
         response.set_cookie(
             cookie_name(host), value, max_age=seconds, httponly=True, samesite="strict", secure=is_encrypted
         )
-
-    async def identity(self, request: Request) -> Response:
-        """Who asks, and what they may do."""
-        who = identity_of(request.scope)
-        return JSONResponse({"name": who.name, "scopes": sorted(who.scopes), "version": __version__})
 
 
 def is_page(path: str) -> bool:

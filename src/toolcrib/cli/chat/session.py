@@ -17,6 +17,7 @@ from rich.text import Text
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.events import AnyEvent, MessageAdded
 from toolcrib.agent.host import AgentHost
+from toolcrib.agent.prompt_commands import PromptCommands, project_commands
 from toolcrib.approval.approvers.console import ConsoleApprover
 from toolcrib.approval.approvers.question import wants_colour
 from toolcrib.approval.grants import suggest
@@ -29,14 +30,13 @@ from toolcrib.cli.chat.options import ChatOptions
 from toolcrib.cli.chat.questions import ChatApprover, ChatAsker
 from toolcrib.cli.chat.screen import THINKING, Screen
 from toolcrib.cli.chat.session_commands import run_own_command
-from toolcrib.cli.chat.slash import SlashCommand, find_command, is_path, plugin_commands, split_command
+from toolcrib.cli.chat.slash import SlashCommand, find_command, is_path, plugin_commands, split_command, user_command
 from toolcrib.cli.chat.slash_commands import COMMANDS
 from toolcrib.cli.chat.start import ask_to_trust, default_model_notice, open_agent, open_host
 from toolcrib.cli.chat.status import HINT_SECONDS, STOPPING, Activity, Status, git_branch
 from toolcrib.cli.chat.summary import chat_summary, greeting, replay, warnings
 from toolcrib.cli.chat.symbols import short_cost, short_count, symbols_for
 from toolcrib.cli.chat.terminal import TerminalFrontend, capture_stray_output, edit_line
-from toolcrib.cli.chat.user_commands import UserCommands, project_commands
 from toolcrib.cli.output import clean, one_line
 from toolcrib.config.environment import environment
 from toolcrib.config.settings import Settings
@@ -157,6 +157,8 @@ class ChatSession:
         self._frontend = frontend
         self._asker = asker
         self._jobs: asyncio.Queue[Job] = asyncio.Queue()
+        self._runs: set[Job] = set()
+        """The jobs, waiting or at work, in which the agent runs; the others are commands."""
         self._idle = asyncio.Event()
         self._idle.set()
         self._tasks: asyncio.TaskGroup | None = None
@@ -173,7 +175,7 @@ class ChatSession:
         screen.plan = lambda: host.todo.store(self.agent.session_id).read()
         self.status.plan = screen.plan()
         self.status.output_lines = host.settings.chat.output_lines
-        self._user_commands = UserCommands(host.settings.home, self.folder)
+        self._user_commands = PromptCommands(host.settings.home, self.folder)
         self.own_calls: set[str] = set()
         self.status.bar = lambda: self._bar
         self._bar: list[str] = []
@@ -213,6 +215,7 @@ class ChatSession:
             began = time.monotonic()
             self._idle.clear()
             self._show_error(await self._do(job))
+            self._runs.discard(job)
             self.status.activity.end()
             self.status.stopped()
             for text in self.agent.drop_steering():
@@ -272,7 +275,7 @@ class ChatSession:
     def _run_own(self, text: str) -> None:
         """Run a command that the person typed after `!`."""
         self.screen.echo(text)
-        if self.is_working:
+        if self._runs:
             self.screen.say("The command has to wait until the agent is done; type /stop to stop it.")
             return
         self._put(lambda: run_own_command(self, text.lstrip()[1:].strip()))
@@ -390,7 +393,8 @@ class ChatSession:
             declared = [one for plugin in self.host.runtime.loaded_plugins for one in plugin.declarations]
             offered = [*plugin_commands(declared), *COMMANDS]
             self._commands = {one.name: one for one in offered}
-        return dict(sorted({**self._user_commands.current(), **self._commands}.items()))
+        own = {name: user_command(one) for name, one in self._user_commands.current().items()}
+        return dict(sorted({**own, **self._commands}.items()))
 
     def _stored_result(self, session_id: str, call_id: str) -> str:
         found = self.host.store.messages(session_id, states=("live", "folded", "undone"))
@@ -408,7 +412,8 @@ class ChatSession:
             aside = self._tasks.create_task(self._run_aside(command, rest))
             self._asides.add(aside)
             aside.add_done_callback(self._asides.discard)
-        elif not self.is_working:
+        elif not self._runs:
+            # Another command may still be at its end, although its result is on the screen already.
             self._put(lambda: command.run(self, rest))
         else:
             self.screen.say(f"/{command.name} has to wait until the agent is done; type /stop to stop it.")
@@ -429,12 +434,19 @@ class ChatSession:
         # Shown at once: the first request imports an SDK, and nothing is drawn meanwhile.
         self.status.activity.begin(THINKING)
         self.screen.echo(text)
-        self._put(lambda: self._ask(text))
+        self._put_run(text)
 
     def _go_on(self, text: str) -> None:
         """Ask the agent what follows from an answer that is on the screen already."""
         self.status.activity.begin(THINKING)
-        self._put(lambda: self._ask(text))
+        self._put_run(text)
+
+    def _put_run(self, text: str) -> None:
+        def job() -> Awaitable[None]:
+            return self._ask(text)
+
+        self._runs.add(job)
+        self._put(job)
 
     async def _ask(self, text: str) -> None:
         await self._notifications.before_turn()

@@ -14,10 +14,13 @@ import click
 from msgspec.structs import replace
 
 from toolcrib.api import adopt_runtime
+from toolcrib.cli.commands.serve_install import install
 from toolcrib.cli.group import CommandGroup
 from toolcrib.cli.output import note, stdout_reserved
 from toolcrib.config.environment import environment
+from toolcrib.config.files import OWNER_FILE, replace_file
 from toolcrib.config.load import load_settings
+from toolcrib.config.serve_settings import ServeSettings
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import UsageError
 from toolcrib.registry.default import registry
@@ -76,6 +79,7 @@ async def _serve(settings: Settings, tokens: ServerTokens, is_opening: bool) -> 
         AgentServer,
         only_server,
         require_safe_start,
+        require_separate_owners,
         require_usable_tls,
         serve_agents,
     )
@@ -83,6 +87,7 @@ async def _serve(settings: Settings, tokens: ServerTokens, is_opening: bool) -> 
     chosen = settings.serve
     require_safe_start(chosen, chosen.host)
     require_usable_tls(chosen)
+    require_separate_owners(settings, tokens)
     tokens.owner_token()
     listening = open_socket(chosen.host, chosen.port, "`--port 0`")
     server = AgentServer(settings, tokens, registry=registry)
@@ -101,19 +106,28 @@ async def _serve(settings: Settings, tokens: ServerTokens, is_opening: bool) -> 
         asyncio.get_running_loop().add_signal_handler(number, stopped, number)
     url = base_url(listening, "https" if chosen.tls_certificate else "http")
     with only_server(settings.home):
-        server.logins.remember_url(f"https://{chosen.proxy_names[0]}" if chosen.proxy_names else url)
+        # Other commands find the server by this file.
+        replace_file(settings.home.serve_address_file, _reachable(url).encode(), mode=OWNER_FILE)
         note(f"Serving at {url}; `toolcrib serve token` prints the token. Press Ctrl-C to stop.")
-        _show_page(server.logins, is_opening)
-        await serve_agents(server, chosen.host, listening, stop)
+        try:
+            _show_page(server.logins, chosen, is_opening)
+            await serve_agents(server, chosen.host, listening, stop)
+        finally:
+            settings.home.serve_address_file.unlink(missing_ok=True)
     return code
 
 
-def _show_page(logins: PageLogins, is_opening: bool) -> None:
+def _reachable(url: str) -> str:
+    """The URL under which this machine reaches a server that listens on all its addresses."""
+    return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+
+
+def _show_page(logins: PageLogins, settings: ServeSettings, is_opening: bool) -> None:
     """Open the page, or say how to; a link goes to a person's screen only, never into the log of a service."""
-    if is_opening and webbrowser.open(logins.create_link()):
+    if is_opening and webbrowser.open(logins.create_link(settings)):
         note("The page opens in your browser; `toolcrib serve login` prints a link for another one.")
     elif sys.stderr.isatty():
-        note(f"Open the page with this link, once, within 10 minutes: {logins.create_link()}")
+        note(f"Open the page with this link, once, within 10 minutes: {logins.create_link(settings)}")
     else:
         note("`toolcrib serve login` prints a link to the page.")
 
@@ -134,7 +148,10 @@ def login(name: str) -> None:
     tokens = _tokens(settings, None)
     from toolcrib.serve.login import PageLogins  # noqa: PLC0415 - imports the web server
 
-    click.echo(PageLogins(settings.home, tokens).create_link(name))
+    click.echo(PageLogins(settings.home, tokens).create_link(settings.serve, name))
+
+
+serve.add_command(install)
 
 
 @serve.command("token")
@@ -146,28 +163,32 @@ def login(name: str) -> None:
     type=click.Choice(["chat", "approve", "admin", "metrics"]),
     help="With --new: what the token may do; repeat for several. Default: chat.",
 )
+@click.option(
+    "--owner", metavar="OWNER", default="", help="With --new: whose sessions the token reaches; default: your own."
+)
 @click.option("--revoke", metavar="NAME", help="Revoke a further token.")
 @click.option("--list", "is_list", is_flag=True, help="List the further tokens and their scopes.")
-def token(name: str | None, scopes: tuple[TokenScope, ...], revoke: str | None, is_list: bool) -> None:
+def token(name: str | None, scopes: tuple[TokenScope, ...], owner: str, revoke: str | None, is_list: bool) -> None:
     """Print the owner's token, or manage further ones.
 
     \b
     Examples:
       toolcrib serve token
       toolcrib serve token --new phone --scope chat --scope approve
+      toolcrib serve token --new anna-laptop --owner anna
       toolcrib serve token --revoke phone
     """
     if sum((name is not None, revoke is not None, is_list)) > 1:
         raise UsageError("use one of `--new`, `--revoke` and `--list`")
     tokens = _tokens(load_settings(), None)
     if name is not None:
-        click.echo(tokens.create(name, scopes or ("chat",)))
+        click.echo(tokens.create(name, scopes or ("chat",), owner))
     elif revoke is not None:
         tokens.revoke(revoke)
         note(f"The token {revoke!r} is revoked.")
     elif is_list:
         for known, one in tokens.others().items():
-            click.echo(f"{known}  {', '.join(one.scopes)}")
+            click.echo(f"{known}  {', '.join(one.scopes)}" + (f"  (owner {one.owner})" if one.owner else ""))
     else:
         click.echo(tokens.owner_token())
 

@@ -106,7 +106,7 @@ function Transcript({ now, isEmpty }) {
         isLast=${now.items[n + 1]?.kind !== "call"} />`)}
       ${left.map((one, n) => one.kind === "approval"
         ? html`<${Approval} key=${one.id} item=${one} takesKeys=${!firstOpen && n === 0} />` : html`<${Question} key=${one.id} item=${one} />`)}
-      ${now.sending && html`<div class="message user pending"><p>${now.sending.text}</p><${Images} images=${now.sending.images} /></div>`}
+      ${now.sending && html`<div class="message user pending"><p>${now.sending.text}</p></div>`}
       ${now.isWorking && !firstOpen && html`<p class="working"><span class="pulse" aria-hidden="true"></span>Working…</p>`}
     </div>
     ${hasNew && html`<button type="button" class="new-below" onClick=${() => { toEnd(); setNew(false); }}>New below ↓</button>`}
@@ -219,7 +219,7 @@ function Composer({ now, onPalette }) {
     const read = [];
     for (const file of [...list].slice(0, MAX_FILES - files.length)) {
       if (file.size > MAX_BYTES) setProblem(`${file.name} is larger than 5 MB; attach a smaller part.`);
-      else if (file.type.startsWith("image/") || TEXT_FILE.test(file.type) || !file.type) read.push({ name: file.name, media_type: file.type || "text/plain", data: await base64(file) });
+      else if (file.type.startsWith("image/") || TEXT_FILE.test(file.type) || !file.type) read.push(await contentOf(file));
       else setProblem(`${file.name} is neither an image nor text; put it into a folder that the agent can read.`);
     }
     setFiles((old) => [...old, ...read]);
@@ -258,11 +258,15 @@ function Composer({ now, onPalette }) {
   </form>`;
 }
 
-async function base64(file) {
-  const bytes = new Uint8Array(await file.arrayBuffer());
-  let text = "";
-  for (let n = 0; n < bytes.length; n += 32_768) text += String.fromCharCode(...bytes.subarray(n, n + 32_768));
-  return btoa(text);
+async function contentOf(file) {
+  if (!file.type.startsWith("image/")) return { name: file.name, text: await file.text() };
+  const image = await new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result);
+    reader.onerror = () => reject(reader.error);
+    reader.readAsDataURL(file);
+  });
+  return { name: file.name, image };
 }
 
 const shortened = (path) => path.split("/").slice(-2).join("/");

@@ -64,22 +64,30 @@ export async function refreshWaiting() {
   }
 }
 
+// The form in which the agent knows what a person attached from what they typed. The text cannot close it.
+function attached(name, text) {
+  const shown = name.replaceAll('"', "'").split(/\s+/).join(" ");
+  return `\n\n<attached name="${shown}">\n${text.trimEnd().replace(/<(?=\/?attached\b)/gi, "&lt;")}\n</attached>`;
+}
+
 let key = "";
 let keyOf = "";
 
 // Ask, or say something to the run that works. Raises what went wrong; the caller keeps the text.
-export async function say(text, attachments = []) {
+export async function say(typed, files = []) {
   const now = conversation.get();
   if (now.isWorking && now.run) {
-    await post(at`/api/runs/${now.run.id}/steer`, { text });
+    await post(at`/api/runs/${now.run.id}/steer`, { text: typed });
     return now.id;
   }
   // The same text again after a lost connection is the same request: the server starts one run for it.
-  const what = JSON.stringify([now.id, text, attachments.map((one) => one.name)]);
+  const images = files.filter((one) => one.image).map((one) => one.image);
+  const text = typed + files.filter((one) => !one.image).map((one) => attached(one.name, one.text)).join("");
+  const what = JSON.stringify([now.id, text, images]);
   if (keyOf !== what) [key, keyOf] = [crypto.randomUUID(), what];
-  conversation.set({ sending: { text, images: attachments.filter((one) => one.media_type.startsWith("image/")) }, problem: "" });
+  conversation.set({ sending: { text: typed }, problem: "" });
   try {
-    const body = { text, ...(now.id ? { session_id: now.id } : {}), ...(attachments.length ? { attachments } : {}) };
+    const body = { text, images, ...(now.id ? { session_id: now.id } : {}) };
     const run = await post("/api/runs", body, { "Idempotency-Key": key });
     keyOf = "";
     if (conversation.get().id !== now.id) return run.session_id;

@@ -7,7 +7,7 @@ import { announce, createStore, onLink, useNow, useStore } from "./state.js";
 import { Ago, Diff, duration, visible } from "./text.js";
 
 export const me = createStore({ name: "", scopes: [] });
-export const loadIdentity = () => get("/api/identity").then(me.set, () => {});
+export const loadIdentity = () => get("/api/status").then((status) => me.set({ ...status, ...status.token }), () => {});
 
 const CHOICES = {
   once: ["Allow once", "y"], session: ["For this session", "s"], always: ["Always", "a"], deny: ["Deny", "n"],
@@ -35,10 +35,10 @@ export function Approval({ item, known, takesKeys = false }) {
     setBusy(choice);
     setProblem("");
     try {
-      const { late } = await post(at`/api/approvals/${asked.id}`, { choice, reason });
+      const { late, run_id } = await post(at`/api/approvals/${asked.id}`, { choice, reason });
       setBusy(`done ${choice}`);
       announce(SAID[choice]);
-      if (late) setProblem("The run had stopped waiting: the answer counts when it asks again.");
+      if (late && choice !== "deny") setProblem(run_id ? "The run goes on." : "The run had stopped waiting: the answer counts when it asks again.");
     } catch (error) {
       setBusy("");
       setProblem(error.message);
@@ -72,7 +72,7 @@ export function Approval({ item, known, takesKeys = false }) {
   const paths = [...new Set(dangers.flatMap((one) => one.paths))];
   const scopes = [...new Set(dangers.map((one) => one.scope).filter(Boolean))];
   return html`<section class="card" aria-label=${`Approval ${asked.code}`}>
-    <header><h2>${asked.tool ? `${visible(asked.tool)} asks for approval` : visible(asked.text)}</h2><${TimeLeft} until=${asked.expires_at} /></header>
+    <header><h2>${asked.title ? `${visible(asked.title)} asks for approval` : visible(asked.text)}</h2><${TimeLeft} until=${asked.expires_at} /></header>
     ${asked.command && html`<pre class="command" tabindex="0" aria-label="Exactly this would run">${visible(asked.command)}</pre>`}
     ${asked.diff && html`<${Diff} text=${asked.diff} />`}
     <ul class="reasons">${dangers.map((one, n) => html`<li key=${n}>${one.name && html`<strong>${visible(one.name)}</strong>: `}${visible(one.reason)}</li>`)}</ul>
