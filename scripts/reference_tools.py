@@ -73,6 +73,10 @@ FACTS = {
     "skill_view": Facts("reads the file of the skill", HERE),
     "skills_list": Facts("reads the folder of the user's skills", HERE),
     "terminal": Facts("runs the command", "where `terminal.backend` says"),
+    "text_to_speech": Facts(
+        "sends the text to a service and spends money, unless a program on this machine speaks; writes `output_path`",
+        "on the machine that runs toolcrib; `output_path` where commands run",
+    ),
     "todo": Facts("none declared", AN_AGENT),
     "tool_call": Facts("those of the tool that is called", "wherever that tool works"),
     "tool_describe": Facts("none", "everywhere"),

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from toolcrib.mcp.client.manager import McpClientManager
     from toolcrib.media.generation.service import GenerationService
     from toolcrib.media.service import VisionService
+    from toolcrib.media.speech.service import SpeechService
     from toolcrib.plugins.load import LoadedPlugin
     from toolcrib.skills.service import SkillService
     from toolcrib.terminal.call import TerminalCall
@@ -261,6 +262,15 @@ class RuntimeServices:
         from toolcrib.media.generation.service import GenerationService  # noqa: PLC0415
 
         return GenerationService(self._runtime.settings, self, lambda: self.web.client)
+
+    @lazy
+    def speech(self) -> SpeechService:
+        """Speech and its recognition; it ends its worker process when it is closed."""
+        from toolcrib.media.speech.service import SpeechService  # noqa: PLC0415
+
+        service = SpeechService(self._runtime.settings, self, lambda: self.web.client)
+        self._closing.callback(service.close)
+        return service
 
     @lazy
     def snapshots(self) -> FileSnapshots | None:

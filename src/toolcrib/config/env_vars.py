@@ -231,6 +231,13 @@ OPTIONAL_ENV_VARS: dict[str, dict[str, Any]] = {
         "tools": ["text_to_speech"],
         "password": True,
     },
+    "MINIMAX_API_KEY": {
+        "description": "Speak with MiniMax voices",
+        "prompt": "MiniMax API key",
+        "url": "https://platform.minimax.io/user-center/basic-information/interface-key",
+        "tools": ["text_to_speech"],
+        "password": True,
+    },
     "BROWSERBASE_API_KEY": {
         "description": "Drive a browser in the cloud with Browserbase",
         "prompt": "Browserbase API key",

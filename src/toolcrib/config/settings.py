@@ -35,6 +35,7 @@ from toolcrib.config.section import (
     shorthand,
 )
 from toolcrib.config.serve_settings import ServeSettings
+from toolcrib.config.speech_settings import SttSettings, TtsSettings
 from toolcrib.config.terminal_settings import TerminalSettings
 from toolcrib.config.vision_settings import VisionSettings
 from toolcrib.config.web_settings import WebSettings, WebsiteList
@@ -324,6 +325,10 @@ class Settings(Section, frozen=True, kw_only=True):
     """How `image_generate` makes images."""
     video_gen: VideoGenSettings = field(default_factory=VideoGenSettings)
     """How `video_generate` makes videos."""
+    tts: TtsSettings = field(default_factory=TtsSettings)
+    """How `text_to_speech` speaks."""
+    stt: SttSettings = field(default_factory=SttSettings)
+    """How speech in audio files is recognised."""
     logging: LoggingSettings = field(default_factory=LoggingSettings)
     """What goes into the log file."""
     yolo: Annotated[bool, NOT_IN_FILE] = False

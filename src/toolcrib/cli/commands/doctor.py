@@ -47,6 +47,7 @@ EXTRAS = {
     "vision": "pillow",
     "ocr": "rapidocr-onnxruntime",
     "video": "imageio-ffmpeg",
+    "speech": "onnxruntime",
     "modal": "modal",
     "daytona": "daytona",
     "vercel": "vercel-sandbox",
