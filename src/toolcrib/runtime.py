@@ -36,6 +36,7 @@ from toolcrib.dispatch.executors import AsyncExecutor, DaemonPool, SyncExecutor
 from toolcrib.dispatch.parallel import CallQueue, OnResult, OnStart, run_batch
 from toolcrib.dispatch.pipeline import NullRecorder, Pipeline, PipelineLimits, unwrap_tool_call
 from toolcrib.hooks.manager import HookManager
+from toolcrib.hooks.shell import register_shell_hooks
 from toolcrib.plugins.load import LoadedPlugin, load_plugins
 from toolcrib.registry import discovery
 from toolcrib.registry.default import registry as default_registry
@@ -179,6 +180,8 @@ class Runtime:
         self.loaded_plugins += load_plugins(
             self.settings, self.registry, self.hooks, cache=cache, services=self.services.get
         )
+        if self.settings.shell_hooks and not self.settings.safe_mode:
+            register_shell_hooks(self.hooks, self.settings.shell_hooks)
         cache.save()
 
     def close(self) -> None:

@@ -22,7 +22,6 @@ from tests.undo.undo_work import SESSION, Work, working_in
 from toolcrib.approval.command_reader import read_command
 from toolcrib.core.types import Effect
 from toolcrib.undo import workspace
-from toolcrib.undo.commands import named_by, reads_only
 from toolcrib.undo.history import FileHistory
 from toolcrib.undo.store import UndoStore
 from toolcrib.undo.workspace import Workspace, why_not_scanned
@@ -324,8 +323,7 @@ def test_what_may_write_is_never_taken_for_reading(command: str) -> None:
     """In doubt a command is scanned."""
     reading = read_command(command, cwd="/work", home="/home/user")
 
-    assert not reads_only(reading)
-    assert not named_by(command, "/work", reading).reads_only
+    assert not reading.files.reads_only
 
 
 # Whose changes

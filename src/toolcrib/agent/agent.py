@@ -75,6 +75,7 @@ class Agent:
         without_tools: Collection[str] = (),
         source: str = "",
         parent_id: str = "",
+        owner: str = "",
     ) -> None:
         host = _renamed_host(host, workshop)
         if host is not None and (approver is not None or asker is not None or home is not None):
@@ -109,6 +110,7 @@ class Agent:
         self.mode: Mode = mode or settings.agent.mode
         """How much it may do on its own; may be changed at any time, also while it works."""
         self._own_prompt, self._ended = system_prompt, False
+        self._owner = owner
         self._open(self._open_session(session_id, source or self.host.platform, parent_id))
 
     def _open(self, session: Session) -> None:
@@ -376,6 +378,7 @@ class Agent:
             toolsets=tuple(self.tool_selection.toolsets),
             parent_id=parent_id,
             parent_kind="delegate" if parent_id else "",
+            owner=self._owner,
         )
 
     def _subagent(self, task: DelegatedTask) -> Agent:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from toolcrib.cli.output import local_time, one_line, plural, short_path
 
 if TYPE_CHECKING:
-    from toolcrib.undo.history import UndoneFile, UndoResult
+    from toolcrib.undo.history import UndoResult
     from toolcrib.undo.records import CallRecord, FileRecord
+    from toolcrib.undo.restore import UndoneFile
 
 SHOWN_FILES = 20
 SUMMARY_CHARS = 70

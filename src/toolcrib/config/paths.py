@@ -54,6 +54,10 @@ class Home(Struct, frozen=True, eq=False):
     def memories_dir(self) -> Path:
         return self.root / "memories"
 
+    def memories_of(self, owner: str) -> Path:
+        """The memories of an owner; those of the home's own owner have an empty name."""
+        return self.root / "owners" / owner / "memories" if owner else self.memories_dir
+
     @property
     def sessions_file(self) -> Path:
         """The database of all sessions."""

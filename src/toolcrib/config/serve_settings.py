@@ -44,5 +44,7 @@ class ServeSettings(Section, frozen=True, kw_only=True):
     """The file with the key of the certificate."""
     proxy_names: list[str] = field(default_factory=list)
     """The host names of a trusted proxy in front of the server, which provides TLS."""
+    keep_days: PositiveInt = 30
+    """How many days ended runs, their events and stored answers are kept; sessions stay."""
     limits: ServeLimits = field(default_factory=ServeLimits)
     """How much the server does at once."""

@@ -22,6 +22,7 @@ from toolcrib.config.agent_settings import (
 from toolcrib.config.approval_entries import grant_text, rule_text
 from toolcrib.config.browser_settings import BrowserSettings
 from toolcrib.config.generation_settings import ImageGenSettings, VideoGenSettings
+from toolcrib.config.hook_settings import ShellHookSettings
 from toolcrib.config.mcp_settings import McpServerSettings, McpSettings
 from toolcrib.config.paths import Home, find_home
 from toolcrib.config.section import (
@@ -285,6 +286,8 @@ class Settings(Section, frozen=True, kw_only=True):
     """Your own toolsets, by name; the name of an existing toolset adds to it."""
     plugins: PluginSettings = field(default_factory=PluginSettings)
     """Which plugins to load."""
+    shell_hooks: dict[str, ShellHookSettings] = field(default_factory=dict)
+    """Commands that run on events, by the name that you give them."""
     tools: ToolSettings = field(default_factory=ToolSettings)
     """How tools run."""
     tool_output: ToolOutputSettings = field(default_factory=ToolOutputSettings)

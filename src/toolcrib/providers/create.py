@@ -31,6 +31,7 @@ from toolcrib.providers.retrying import (
     RetryingProvider,
     ToolRejectionFilter,
 )
+from toolcrib.providers.scripted import read_script
 
 MILLION = 1_000_000
 
@@ -141,8 +142,6 @@ def _bare(settings: Settings, choice: ModelChoice, context_window: int, api_key:
 
         return EmbeddedProvider(settings.home, find_model(choice.model).name)
     if preset.protocol == "scripted":
-        from toolcrib.providers.scripted import read_script  # noqa: PLC0415
-
         return read_script(_script(choice))
     _check(preset, choice)
     variable, key = places.key(preset)

@@ -8,7 +8,7 @@ import os
 import socket
 import ssl
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
 from msgspec.structs import replace
@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from toolcrib.agent.host import AgentHost
@@ -27,16 +27,18 @@ from toolcrib.config.serve_settings import ServeSettings
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import UsageError
 from toolcrib.core.models import Provider
+from toolcrib.environments.specs import is_self_contained, resolve
 from toolcrib.http_server import LOOPBACK_NAMES, OwnAddresses, ServerOptions, error_response, serve_app
 from toolcrib.registry.registry import ToolRegistry
+from toolcrib.serve.api_routes import ApiRoute, RouteScopes
 from toolcrib.serve.guard import AccessMiddleware, BodyTooLarge, BodyTooSlow, ServeGuard
-from toolcrib.serve.native_api import NativeApi, handled_errors
+from toolcrib.serve.native_api import handled_errors, native_routes
 from toolcrib.serve.openai_api import OpenAIApi
 from toolcrib.serve.questions import PLATFORM, PendingQuestions
 from toolcrib.serve.responses_api import ResponsesApi
 from toolcrib.serve.run_store import RunStore
 from toolcrib.serve.runs import RunManager
-from toolcrib.serve.tokens import ServerTokens, TokenScope
+from toolcrib.serve.tokens import ServerTokens
 from toolcrib.sessions.store import SessionStore
 from toolcrib.version import __version__
 
@@ -66,8 +68,8 @@ class AgentServer:
         self.settings = settings
         self.tokens = tokens
         store = SessionStore(settings.home.sessions_file)
-        log = ApprovalLog(settings.home.approvals_file)
-        self.questions = PendingQuestions(log, settings.serve.approval_timeout, store)
+        self._log = ApprovalLog(settings.home.approvals_file)
+        self.questions = PendingQuestions(self._log, settings.serve.approval_timeout, store)
         # What the model reads about a question that nobody answered names the server's limit.
         approvals = replace(settings.approvals, timeout=settings.serve.approval_timeout)
         self.host = AgentHost(
@@ -84,14 +86,9 @@ class AgentServer:
 
     def app(self, host: str) -> ASGIApp:
         """The application, for requests to this address."""
-        routes = [
-            Route("/health", self._health, methods=["GET"]),
-            *OpenAIApi(self.host, self.runs, self.questions).routes(),
-            *ResponsesApi(self.host, self.runs, self.questions).routes(),
-            *NativeApi(self.host, self.runs, self.questions).routes(),
-        ]
+        native = self.api_routes()
         inner = Starlette(
-            routes=routes,
+            routes=self.routes(native),
             lifespan=self._lifespan,
             exception_handlers={
                 **handled_errors(),
@@ -106,13 +103,27 @@ class AgentServer:
             tokens=self.tokens,
             max_body_bytes=int(serve.limits.max_body_mb * MEGABYTE),
             requests_per_minute=serve.limits.requests_per_minute,
-            scope_of=scope_of,
+            has_separate_owners=are_owners_apart(self.settings),
+            scope_of=RouteScopes(native),
         )
-        return AccessMiddleware(inner, guard)
+        return AccessMiddleware(inner, guard, self.runs.metrics)
+
+    def routes(self, native: Sequence[ApiRoute]) -> list[BaseRoute]:
+        """All routes; `native` are those of our own API."""
+        return [
+            Route("/health", self._health, methods=["GET"]),
+            *OpenAIApi(self.host, self.runs, self.questions).routes(),
+            *ResponsesApi(self.host, self.runs, self.questions).routes(),
+            *(one.route() for one in native),
+        ]
+
+    def api_routes(self) -> list[ApiRoute]:
+        """The routes of the native API."""
+        return native_routes(self.host, self.runs, self.questions, self._log)
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        self.runs.open()
+        await self.runs.open()
         try:
             yield
         finally:
@@ -127,13 +138,6 @@ class AgentServer:
         return JSONResponse({"status": "ok", "version": __version__})
 
 
-def scope_of(method: str, path: str) -> TokenScope:
-    """The scope that a request needs."""
-    if path.startswith("/api/approvals") and method != "GET":
-        return "approve"
-    return "metrics" if path == "/metrics" else "chat"
-
-
 def require_safe_start(settings: ServeSettings, host: str) -> None:
     """Raises UnsafeStart for an address that others can reach without encryption."""
     if bool(settings.tls_certificate) != bool(settings.tls_key):
@@ -144,6 +148,23 @@ def require_safe_start(settings: ServeSettings, host: str) -> None:
         f"{host!r} can be reached from other machines, and tokens would cross the network unencrypted; set "
         "`serve.tls_certificate` and `serve.tls_key`, or name the proxy that provides TLS in `serve.proxy_names`"
     )
+
+
+def are_owners_apart(settings: Settings) -> bool:
+    """Whether each session works in an environment of its own, where it reaches nothing of another owner."""
+    spec = resolve(settings, {}, session="owner", workspace=settings.home.root, environ={})
+    return is_self_contained(spec, settings.terminal)
+
+
+def require_separate_owners(settings: Settings, tokens: ServerTokens) -> None:
+    """Raises UnsafeStart if several owners would share one machine: a `cat` would cross from one to the other."""
+    others = sorted(tokens.owners() - {""})
+    if others and not are_owners_apart(settings):
+        raise UnsafeStart(
+            f"tokens belong to several owners ({', '.join(others)}), who could read each other's files on the backend "
+            f"{settings.terminal.backend!r}; set `terminal.backend` to one with a container for each session, such as "
+            "docker, or revoke these tokens"
+        )
 
 
 def require_usable_tls(settings: ServeSettings) -> None:

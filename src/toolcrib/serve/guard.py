@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolcrib.http_server import OwnAddresses, bearer_token, error_response, host_name, unauthorised
+from toolcrib.serve.metrics import ServerMetrics
 from toolcrib.serve.tokens import ServerTokens, TokenError, TokenIdentity, TokenScope
 
 logger = logging.getLogger(__name__)
@@ -47,6 +48,8 @@ class ServeGuard(msgspec.Struct, frozen=True, kw_only=True):
     max_body_bytes: int
     body_seconds: float = BODY_SECONDS
     requests_per_minute: int
+    has_separate_owners: bool = False
+    """Whether tokens of other owners are let in: one may be created while the server runs."""
     scope_of: Callable[[str, str], TokenScope]
     """The scope that a method and a path need."""
 
@@ -72,8 +75,9 @@ class SlidingWindow:
 class AccessMiddleware:
     """Applies the guard, and logs each request without its secrets."""
 
-    def __init__(self, app: ASGIApp, guard: ServeGuard) -> None:
+    def __init__(self, app: ASGIApp, guard: ServeGuard, metrics: ServerMetrics) -> None:
         self._app = app
+        self._metrics = metrics
         self._guard = guard
         self._requests: dict[str, SlidingWindow] = {}
         self._failures = SlidingWindow(FAILURES_PER_WINDOW)
@@ -106,6 +110,7 @@ class AccessMiddleware:
         finally:
             who = identity.name if identity is not None else "-"
             took_ms = (time.monotonic() - started) * 1000
+            self._metrics.request_ended(_known_method(scope["method"]), status, took_ms / 1000)
             # The path only: a query may hold what somebody searched for. Encoded: a line break would forge an entry.
             path = scope["raw_path"].partition(b"?")[0].decode("ascii", "backslashreplace")
             access_log.info("%s %s %s %d %.0f ms", who, scope["method"], path, status, took_ms)
@@ -131,6 +136,8 @@ class AccessMiddleware:
             self._failures.add()
             message = "this server needs its token in the header `Authorization: Bearer TOKEN`; "
             return unauthorised(headers, message + "`toolcrib serve token` prints it on the server's machine"), None
+        if identity.owner and not guard.has_separate_owners:
+            return error_response(403, "this server works for its own owner only; its backend keeps nobody apart"), None
         needed = guard.scope_of(method, path)
         if not identity.may(needed):
             return error_response(403, f"the token {identity.name!r} lacks the scope {needed!r}"), identity
@@ -187,6 +194,12 @@ class AccessMiddleware:
         return receive_within_limit
 
 
+def _known_method(method: str) -> str:
+    """A client chooses the word; the metrics must not grow with it."""
+    return method if method in KNOWN_METHODS else "other"
+
+
+KNOWN_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 SECURITY_HEADERS: list[tuple[bytes, bytes]] = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),

@@ -22,6 +22,8 @@ Kind = Literal["missing", "file", "folder", "link", "special"]
 
 COARSE_NS = 50_000_000
 """A file that changed this recently may change again without a new timestamp."""
+READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+TOO_LARGE = "it was larger than {:g} MB, so no copy was saved"
 SPECIAL = "it is neither a file, a folder nor a link"
 
 
@@ -116,15 +118,31 @@ def with_content(state: FileState, content: bytes) -> FileState:
     return replace(state, size=len(content), digest=hashlib.sha256(content).digest(), stamp="")
 
 
+def read_state(path: str | bytes, state: FileState, largest: float) -> tuple[FileState, bytes | None]:
+    """A file as it is when it is read: its state, and its content unless it is too large."""
+    if state.size > largest:
+        return replace(state, not_kept=TOO_LARGE.format(largest / 1_000_000)), None
+    try:
+        descriptor = os.open(path, READ)
+    except OSError:
+        return replace(state, not_kept="it could not be read, so no copy was saved"), None
+    with os.fdopen(descriptor, "rb", buffering=0) as stream:
+        about = os.fstat(descriptor)
+        content = stream.read() if stat.S_ISREG(about.st_mode) else None
+        if content is None or len(content) > largest:
+            return replace(state, not_kept="it was replaced while it was read"), None
+        found, later = with_content(state_of(about, path), content), os.fstat(descriptor)
+    if (about.st_ctime_ns, about.st_size) != (later.st_ctime_ns, later.st_size):
+        found = replace(found, touched_ns=0)
+    return found, content
+
+
 if sys.platform != "win32":
-    from toolcrib.environments.host_paths import FolderEntry, open_entry, open_regular
+    from toolcrib.environments.host_paths import FolderEntry, open_entry
 
 
 class SnapshotFiles(Protocol):
     """The files of one environment. Paths are absolute; every method may block and raise OSError."""
-
-    is_remote: bool
-    """Whether every call takes a while, which makes `fetch` worth its cost."""
 
     def fetch(self, paths: Sequence[str], limit: int) -> None:
         """Look at these paths and everything below them at once, if that is quicker and within `limit` bytes."""
@@ -134,8 +152,8 @@ class SnapshotFiles(Protocol):
         """What is at the path itself; a file without its digest."""
         ...
 
-    def read(self, path: str, limit: int) -> bytes | None:
-        """The content of a file; None when it is larger than the limit."""
+    def read(self, path: str, state: FileState, largest: float) -> tuple[FileState, bytes | None]:
+        """A file as it is when it is read: its state, and its content unless it is too large."""
         ...
 
     def names(self, folder: str) -> list[str]:
@@ -174,8 +192,6 @@ class SnapshotFiles(Protocol):
 class LocalFiles:
     """The files of this machine."""
 
-    is_remote = False
-
     def fetch(self, paths: Sequence[str], limit: int) -> None:
         """Nothing to do: every access is quick."""
 
@@ -188,12 +204,8 @@ class LocalFiles:
             raise OSError(str(error)) from error
         return state_of(about, path)
 
-    def read(self, path: str, limit: int) -> bytes | None:
-        with _spot(path) as spot:
-            descriptor, about = open_regular(spot)
-        with os.fdopen(descriptor, "rb", buffering=0) as stream:
-            content = stream.read() if about.st_size <= limit else None
-        return content if content is not None and len(content) <= limit else None
+    def read(self, path: str, state: FileState, largest: float) -> tuple[FileState, bytes | None]:
+        return read_state(path, state, largest)
 
     def names(self, folder: str) -> list[str]:
         return sorted(os.listdir(folder))  # noqa: PTH208 - names, not paths

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from rich.text import Text
 
-from toolcrib.approval.approvers.console import ConsoleApprover, QuestionQueue
+from toolcrib.approval.approvers.console import ConsoleApprover
+from toolcrib.approval.approvers.question_queue import QuestionQueue
 from toolcrib.cli.chat.frontend import Frontend
 from toolcrib.cli.chat.status import Status
 from toolcrib.cli.console import chosen

@@ -171,16 +171,9 @@ def chat(
       toolcrib "What does @src/app.py do?"
       toolcrib chat --toolsets web,file --resume
     """
-    if prompt is not None and query is not None:
-        raise UsageError("a PROMPT and -q are two questions; give one of them, as in `toolcrib chat -q TEXT`")
-    if prompt is not None and not (sys.stdin.isatty() and sys.stdout.isatty() and not (as_json or dry_run)):
-        query, prompt = prompt, None
     if continues and resume not in (None, LATEST):
         raise UsageError("--continue and --resume ID contradict each other; give one of them")
-    if query is None and (as_json or dry_run):
-        raise UsageError("--json and --dry-run need a question, as in `toolcrib chat --json -q TEXT`")
-    if query is not None and not query.strip():
-        raise UsageError("the question is empty; add one, as in `toolcrib chat -q TEXT`")
+    prompt, query = _first_message(prompt, query, needs_question=as_json or dry_run)
     options = ChatOptions(
         query=query,
         prompt=prompt or "",
@@ -198,6 +191,19 @@ def chat(
         mode=mode,
     )
     return open_chat(options)
+
+
+def _first_message(prompt: str | None, query: str | None, *, needs_question: bool) -> tuple[str | None, str | None]:
+    """What begins a chat, and the question to answer once: at most one of them; raises UsageError."""
+    if prompt is not None and query is not None:
+        raise UsageError("a PROMPT and -q are two questions; give one of them, as in `toolcrib chat -q TEXT`")
+    if prompt is not None and (needs_question or not (sys.stdin.isatty() and sys.stdout.isatty())):
+        query, prompt = prompt, None
+    if query is None and needs_question:
+        raise UsageError("--json and --dry-run need a question, as in `toolcrib chat --json -q TEXT`")
+    if query is not None and not query.strip():
+        raise UsageError("the question is empty; add one, as in `toolcrib chat -q TEXT`")
+    return prompt, query
 
 
 def open_chat(options: ChatOptions) -> int:

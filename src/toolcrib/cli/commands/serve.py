@@ -69,6 +69,7 @@ async def _serve(settings: Settings, tokens: ServerTokens) -> int:
         AgentServer,
         only_server,
         require_safe_start,
+        require_separate_owners,
         require_usable_tls,
         serve_agents,
     )
@@ -76,6 +77,7 @@ async def _serve(settings: Settings, tokens: ServerTokens) -> int:
     chosen = settings.serve
     require_safe_start(chosen, chosen.host)
     require_usable_tls(chosen)
+    require_separate_owners(settings, tokens)
     tokens.owner_token()
     listening = open_socket(chosen.host, chosen.port, "`--port 0`")
     server = AgentServer(settings, tokens, registry=registry)
@@ -108,28 +110,32 @@ async def _serve(settings: Settings, tokens: ServerTokens) -> int:
     type=click.Choice(["chat", "approve", "admin", "metrics"]),
     help="With --new: what the token may do; repeat for several. Default: chat.",
 )
+@click.option(
+    "--owner", metavar="OWNER", default="", help="With --new: whose sessions the token reaches; default: your own."
+)
 @click.option("--revoke", metavar="NAME", help="Revoke a further token.")
 @click.option("--list", "is_list", is_flag=True, help="List the further tokens and their scopes.")
-def token(name: str | None, scopes: tuple[TokenScope, ...], revoke: str | None, is_list: bool) -> None:
+def token(name: str | None, scopes: tuple[TokenScope, ...], owner: str, revoke: str | None, is_list: bool) -> None:
     """Print the owner's token, or manage further ones.
 
     \b
     Examples:
       toolcrib serve token
       toolcrib serve token --new phone --scope chat --scope approve
+      toolcrib serve token --new anna-laptop --owner anna
       toolcrib serve token --revoke phone
     """
     if sum((name is not None, revoke is not None, is_list)) > 1:
         raise UsageError("use one of `--new`, `--revoke` and `--list`")
     tokens = _tokens(load_settings(), None)
     if name is not None:
-        click.echo(tokens.create(name, scopes or ("chat",)))
+        click.echo(tokens.create(name, scopes or ("chat",), owner))
     elif revoke is not None:
         tokens.revoke(revoke)
         note(f"The token {revoke!r} is revoked.")
     elif is_list:
         for known, one in tokens.others().items():
-            click.echo(f"{known}  {', '.join(one.scopes)}")
+            click.echo(f"{known}  {', '.join(one.scopes)}" + (f"  (owner {one.owner})" if one.owner else ""))
     else:
         click.echo(tokens.owner_token())
 

@@ -1,17 +1,22 @@
-"""What `toolcrib mcp serve` runs: an MCP server in front of a runtime. Imports the SDK, which takes a second."""
+"""`toolcrib mcp serve`: an MCP server in front of a runtime."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import signal
 from pathlib import Path
 
+import click
+
 from toolcrib.cli.console import console_approver
-from toolcrib.cli.output import is_interactive, note
-from toolcrib.cli.runtime import require_known_toolsets
+from toolcrib.cli.output import is_interactive, note, stdout_reserved
+from toolcrib.cli.runtime import complete_toolsets, require_known_toolsets
+from toolcrib.config.environment import environment
 from toolcrib.config.load import load_settings
 from toolcrib.config.os_errors import current_folder
+from toolcrib.core.errors import UsageError
 from toolcrib.mcp.names import toolset_name
 from toolcrib.mcp.server.app import ToolServer
 from toolcrib.mcp.server.approvals import ClientApprover, ClientAsker, ServePolicy
@@ -22,7 +27,87 @@ from toolcrib.registry.results import sendable
 from toolcrib.runtime import Runtime
 
 INTERRUPTED = 130
+MIN_TOKEN_CHARS = 16
+LOOPBACK = "127.0.0.1"
 LOGGERS = ("mcp", "uvicorn")
+
+
+@click.command(name="serve")
+@click.option(
+    "--toolsets",
+    metavar="NAMES",
+    shell_complete=complete_toolsets,
+    help="Serve these toolsets, separated by commas; default: those of the chat.",
+)
+@click.option("--http", "port", type=click.IntRange(0, 65535), help="Serve over HTTP on this port; 0 picks a free one.")
+@click.option("--host", help=f"With --http: the address to listen on; default: {LOOPBACK}.")
+@click.option("--token-file", type=click.Path(path_type=Path), help="With --http: read the token from this file.")
+@click.option("--token-env", metavar="NAME", help="With --http: read the token from this variable.")
+@click.option(
+    "--policy",
+    type=click.Choice(["ask", "allow", "deny"]),
+    default="deny",
+    show_default=True,
+    help="What to do about a dangerous call if the client cannot ask its user; ask: ask at this terminal.",
+)
+@click.option(
+    "--workspace",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The folder to work in; default: the current one.",
+)
+def serve_tools(
+    toolsets: str | None,
+    port: int | None,
+    host: str | None,
+    token_file: Path | None,
+    token_env: str | None,
+    policy: ServePolicy,
+    workspace: Path | None,
+) -> int:
+    """Serve toolcrib's tools over MCP.
+
+    Uses standard input and output, unless --http names a port. Before a dangerous call, the client is asked to get its
+    user's approval; if it cannot, --policy decides. Each client has its own session.
+
+    \b
+    Over HTTP the address is http://127.0.0.1:PORT/mcp, and every request must send the token in the header
+    `Authorization: Bearer TOKEN`. Without --token-file or --token-env, a new token is printed once.
+
+    \b
+    Examples:
+      toolcrib mcp serve --toolsets file,terminal
+      toolcrib mcp serve --http 8765 --token-env MCP_TOKEN
+    """
+    if port is None and (token_file or token_env or host):
+        raise UsageError("a token and a host need HTTP; add `--http PORT`")
+    token, is_new = _token(token_file, token_env) if port is not None else ("", False)
+    # Tool files may print while they load, and stdout belongs to the protocol.
+    with stdout_reserved():
+        server, runtime = build(toolsets, policy, workspace, is_http=port is not None)
+    try:
+        if port is None:
+            return asyncio.run(over_stdio(server))
+        return asyncio.run(over_http(server, host or LOOPBACK, port, token, token_is_new=is_new))
+    finally:
+        runtime.close()
+
+
+def _token(file: Path | None, variable: str | None) -> tuple[str, bool]:
+    """The token that clients must send, and whether it is new."""
+    if file is not None and variable is not None:
+        raise UsageError("give the token once: either `--token-file` or `--token-env`")
+    if file is None and variable is None:
+        return secrets.token_urlsafe(32), True
+    if file is not None:
+        token, source = file.read_text(encoding="utf-8").strip(), str(file)
+    else:
+        token, source = environment().get(variable or "", "").strip(), str(variable)
+    if len(token) < MIN_TOKEN_CHARS or not token.isascii() or not token.isprintable() or " " in token:
+        raise UsageError(
+            f"the token in {source!r} must be one word of at least {MIN_TOKEN_CHARS} ASCII characters; "
+            "create one with `openssl rand -hex 32`"
+        )
+    return token, False
 
 
 def build(
