@@ -64,6 +64,7 @@ FACTS = {
         "spends money, unless the service runs on a machine of yours; reads the images that it changes", HERE
     ),
     "memory": Facts("none declared; `memory.write_approval` asks before anything is remembered", AN_AGENT),
+    "mixture_of_agents": Facts("sends the question to several models", HERE),
     "patch": Facts("writes or deletes each file that the patch names", WITH_COMMANDS),
     "process": Facts("what is typed into a process is judged as a command", WITH_COMMANDS),
     "read_file": Facts("reads the file", WITH_COMMANDS),

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from toolcrib.media.service import VisionService
     from toolcrib.media.speech.service import SpeechService
     from toolcrib.plugins.load import LoadedPlugin
+    from toolcrib.providers.mixture import MixtureService
     from toolcrib.skills.service import SkillService
     from toolcrib.terminal.call import TerminalCall
     from toolcrib.terminal.service import TerminalService
@@ -271,6 +272,12 @@ class RuntimeServices:
         service = SpeechService(self._runtime.settings, self, lambda: self.web.client)
         self._closing.callback(service.close)
         return service
+
+    @lazy
+    def mixture(self) -> MixtureService:
+        from toolcrib.providers.mixture import MixtureService  # noqa: PLC0415
+
+        return MixtureService(self._runtime.settings)
 
     @lazy
     def snapshots(self) -> FileSnapshots | None:

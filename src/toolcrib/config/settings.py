@@ -24,6 +24,7 @@ from toolcrib.config.browser_settings import BrowserSettings
 from toolcrib.config.generation_settings import ImageGenSettings, VideoGenSettings
 from toolcrib.config.hook_settings import ShellHookSettings
 from toolcrib.config.mcp_settings import McpServerSettings, McpSettings
+from toolcrib.config.mixture_settings import MixtureSettings
 from toolcrib.config.paths import Home, find_home
 from toolcrib.config.section import (
     NOT_IN_FILE,
@@ -332,6 +333,8 @@ class Settings(Section, frozen=True, kw_only=True):
     """How `text_to_speech` speaks."""
     stt: SttSettings = field(default_factory=SttSettings)
     """How speech in audio files is recognised."""
+    moa: MixtureSettings = field(default_factory=MixtureSettings)
+    """How `mixture_of_agents` asks several models."""
     logging: LoggingSettings = field(default_factory=LoggingSettings)
     """What goes into the log file."""
     yolo: Annotated[bool, NOT_IN_FILE] = False

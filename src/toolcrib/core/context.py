@@ -310,6 +310,12 @@ class SpeechPort(Protocol):
         ...
 
 
+class MixturePort(ToolService, Protocol):
+    """Asks several models one question."""
+
+    def effects(self) -> tuple[Effect, ...]: ...
+
+
 class BrowserPort(Protocol):
     """The browser tools."""
 
@@ -477,6 +483,9 @@ class Services(Protocol):
 
     @property
     def speech(self) -> SpeechPort: ...
+
+    @property
+    def mixture(self) -> MixturePort: ...
 
     @property
     def plugins(self) -> Sequence[Any]:
