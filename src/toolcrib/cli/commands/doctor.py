@@ -64,6 +64,7 @@ EXTRAS = {
     "ocr": "rapidocr-onnxruntime",
     "video": "imageio-ffmpeg",
     "speech": "onnxruntime",
+    "honcho": "honcho-ai",
     "modal": "modal",
     "daytona": "daytona",
     "vercel": "vercel-sandbox",
