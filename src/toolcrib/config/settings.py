@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
+from toolcrib.config.acp_settings import AcpSettings
 from toolcrib.config.agent_settings import (
     AgentSettings,
     AuxiliarySettings,
@@ -323,6 +324,8 @@ class Settings(Section, frozen=True, kw_only=True):
     """How the browser tools work."""
     serve: ServeSettings = field(default_factory=ServeSettings)
     """How `toolcrib serve` works."""
+    acp: AcpSettings = field(default_factory=AcpSettings)
+    """How `toolcrib acp` works inside an editor."""
     vision: VisionSettings = field(default_factory=VisionSettings)
     """How `vision_analyze` and `video_analyze` work."""
     image_gen: ImageGenSettings = field(default_factory=ImageGenSettings)

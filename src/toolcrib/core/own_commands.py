@@ -84,6 +84,8 @@ KINDS: dict[str, CommandKind] = {
     "mcp logout": "changes",
     "serve": "changes",
     "serve token": "changes",
+    "acp": "changes",
+    "acp install": "changes",
     "setup": "changes",
     "doctor": "reads",
     "import hermes": "changes",

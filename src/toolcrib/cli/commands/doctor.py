@@ -60,6 +60,7 @@ EXTRAS = {
     "web": "trafilatura",
     "browser": "playwright",
     "serve": "uvicorn",
+    "acp": "agent-client-protocol",
     "vision": "pillow",
     "ocr": "rapidocr-onnxruntime",
     "video": "imageio-ffmpeg",
