@@ -73,7 +73,8 @@ class PricedProvider:
 
 
 __all__ = [
-    "ModelChoice", "UnknownProvider", "create_auxiliary", "create_provider", "create_vision", "explain_choice",
+    "ModelChoice", "UnknownProvider", "create_auxiliary", "create_named", "create_provider", "create_vision",
+    "explain_choice",
 ]  # fmt: skip
 
 
@@ -113,15 +114,18 @@ def create_vision(settings: Settings) -> tuple[Provider, str]:
     return _named(settings, settings.auxiliary.vision)
 
 
-def _named(settings: Settings, wanted: AuxiliarySettings | VisionModelSettings) -> tuple[Provider, str]:
-    choice = explain_named(settings, wanted)
+def create_named(settings: Settings, choice: ModelChoice) -> tuple[Provider, str]:
+    """The provider of a model that was chosen by name, without fallbacks."""
     return _opened(settings, choice), choice.model
+
+
+def _named(settings: Settings, wanted: AuxiliarySettings | VisionModelSettings) -> tuple[Provider, str]:
+    return create_named(settings, explain_named(settings, wanted))
 
 
 def _fallback(settings: Settings, text: str) -> OpenProvider:
     def open_it() -> tuple[Provider, str]:
-        choice = explain_fallback(settings, text)
-        return _opened(settings, choice), choice.model
+        return create_named(settings, explain_fallback(settings, text))
 
     return open_it
 
