@@ -38,7 +38,7 @@ COMMANDS: dict[str, tuple[str, str] | tuple[str, str, str]] = {
     "skills": ("skills:group", "List, read and check skills."),
     "cron": ("cron:group", "Schedule jobs for the agent."),
     "mcp": ("mcp:group", "Connect MCP servers, and serve toolcrib's tools over MCP."),
-    "serve": ("serve:serve", "Serve the agent over HTTP.", "serve"),
+    "serve": ("serve:serve", "Serve the agent over HTTP, with a web page.", "serve"),
     "acp": ("acp:acp", "Run the agent inside an editor."),
     "setup": ("setup:setup", "Set up the model, keys, tools and approvals, step by step."),
     "doctor": ("doctor:doctor", "Check the whole installation and show what to fix first."),

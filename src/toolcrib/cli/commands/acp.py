@@ -17,10 +17,10 @@ MISSING = "the editor support needs more packages ({}); run `pip install 'toolcr
 @click.group("acp", cls=CommandGroup, invoke_without_command=True, no_args_is_help=False)
 @click.pass_context
 def acp(ctx: click.Context) -> int | None:
-    """Run the agent for an editor, which starts this command itself.
+    """Run the agent inside an editor.
 
-    The editor talks to it over stdin and stdout, by the Agent Client Protocol. Sessions, settings and approvals are the
-    same as in the chat.
+    The editor starts this command itself, and talks to it over stdin and stdout by the Agent Client Protocol. Sessions,
+    settings and approvals are the same as in the chat.
 
     \b
     Examples:
