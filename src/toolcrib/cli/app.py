@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cron": ("cron:group", "Schedule jobs for the agent."),
     "mcp": ("mcp:group", "Connect MCP servers, and serve toolcrib's tools over MCP."),
     "serve": ("serve:serve", "Serve the agent over HTTP."),
+    "acp": ("acp:acp", "Run the agent inside an editor."),
     "setup": ("setup:setup", "Set up the model, keys, tools and approvals, step by step."),
     "doctor": ("doctor:doctor", "Check the whole installation and show what to fix first."),
     "import": ("import_:group", "Import config and data from another program."),

@@ -21,7 +21,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from toolcrib.cli.commands.completion import matching_names
-from toolcrib.cli.model_choice import ModelOption, model_choices
 from toolcrib.config.env_vars import OPTIONAL_ENV_VARS
 from toolcrib.config.environment import environment
 from toolcrib.config.files import replace_file, writing
@@ -33,6 +32,7 @@ from toolcrib.providers.choose import ConfiguredModels, ModelChoice
 from toolcrib.providers.create import create_provider
 from toolcrib.providers.embedded.catalog import DEFAULT_MODEL, MODELS, EmbeddedModel, UnknownEmbeddedModel, find_model
 from toolcrib.providers.embedded.weights import open_store
+from toolcrib.providers.model_options import ModelOption, model_choices
 from toolcrib.providers.presets import PRESETS, Preset, is_on_this_machine, known_profile
 
 PACKAGES = {"openai": "openai", "anthropic": "anthropic", "embedded": "xllamacpp"}

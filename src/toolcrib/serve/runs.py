@@ -9,7 +9,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -18,6 +18,7 @@ import msgspec
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.events import AnyEvent, RunEnded, RunResult, TextStreamed
 from toolcrib.agent.host import AgentHost
+from toolcrib.config.serve_settings import ServeLimits
 from toolcrib.core.errors import SessionError, ToolcribError, UnknownSession
 from toolcrib.core.messages import Message
 from toolcrib.serve.metrics import ServerMetrics
@@ -169,7 +170,6 @@ class RunManager:
         self.metrics = metrics or ServerMetrics()
         self._questions = questions
         self._store = store
-        self._limits = host.settings.serve.limits
         self._runs: dict[str, Run] = {}
         self._starting: dict[str, int] = {}
         """Sessions whose next run is being prepared in a thread."""
@@ -178,6 +178,11 @@ class RunManager:
         self._preparing = 0
         self._streams = 0
         self._is_closing = False
+
+    @property
+    def _limits(self) -> ServeLimits:
+        """Those in force now: the config file may change."""
+        return self._host.settings.serve.limits
 
     @property
     def store(self) -> RunStore:
@@ -292,8 +297,9 @@ class RunManager:
         finally:
             del self._starting[session_id]
 
-    def _agent(self, session_id: str | None, owner: str, instructions: str) -> Agent:
-        agent = Agent(host=self._host, session_id=session_id, toolsets=self._host.settings.serve.toolsets, owner=owner)
+    def _agent(self, session_id: str | None, owner: str, instructions: str, toolsets: Sequence[str] | None) -> Agent:
+        chosen = self._host.settings.serve.toolsets if toolsets is None else toolsets
+        agent = Agent(host=self._host, session_id=session_id, toolsets=chosen, owner=owner)
         if instructions.strip():
             agent.system_prompt = f"{agent.system_prompt}\n\n{instructions.strip()}"
         return agent
@@ -336,12 +342,13 @@ class RunManager:
         instructions: str = "",
         key: str | None = None,
         digest: str = "",
+        toolsets: Sequence[str] | None = None,
     ) -> Run:
-        """Start to work on a question, in this session or in a new one."""
+        """Start to work on a question, in this session or in a new one; with these toolsets or the server's."""
 
         def prepare() -> tuple[Agent, RunRecord]:
             self._require_money()
-            agent = self._agent(session_id, owner, instructions)
+            agent = self._agent(session_id, owner, instructions, toolsets)
             record = RunRecord(
                 id=f"run_{secrets.token_hex(12)}",
                 session_id=agent.session_id,

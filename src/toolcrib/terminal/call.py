@@ -27,6 +27,7 @@ class TerminalCall:
     target: ExecutionTarget
     """Where it runs, as it was admitted."""
     task_id: str = ""
+    call_id: str = ""
     background: bool = False
     pty: bool = False
     workdir: str = ""
@@ -53,6 +54,7 @@ def read_call(args: JsonObject, ctx: ToolContext, settings: TerminalSettings, ta
         command=command,
         session_key=session_key_of(ctx),
         task_id=ctx.task_id,
+        call_id=ctx.call_id,
         background=background,
         pty=bool(args.get("pty")),
         workdir=args.get("workdir") or "",

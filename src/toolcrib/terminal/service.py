@@ -31,6 +31,7 @@ from toolcrib.environments.create import create_environment, open_address, remov
 from toolcrib.environments.foreground import CommandLimits, ForegroundCommand, ForegroundResult
 from toolcrib.environments.git_guard import GitGuards
 from toolcrib.environments.pool import EnvironmentPool
+from toolcrib.environments.shell import EnvironmentFiles, ShellEnvironment
 from toolcrib.environments.specs import ON_THIS_MACHINE, is_self_contained
 from toolcrib.processes.output import readable
 from toolcrib.processes.process import AdoptedCommand
@@ -56,6 +57,19 @@ class TerminalOptions:
     """Gives the function that lets hooks change the output, which may block; None where there are no such hooks."""
     secret_asker: Callable[[], SecretAsker | None] = lambda: None
     """Who can be asked for a password at this moment."""
+
+
+class EnvironmentDecorator(Protocol):
+    """A front end that takes part in the environments of this machine: an editor, whose unsaved files count and whose
+    terminals show commands. Used on the service loop."""
+
+    def files(self, files: EnvironmentFiles) -> EnvironmentFiles:
+        """The files of an environment that was just opened, as the tools should see them."""
+        ...
+
+    def runner(self, environment: Environment, call: TerminalCall) -> Environment:
+        """What starts the command of a call: the environment itself, or a wrapper around it."""
+        ...
 
 
 logger = logging.getLogger(__name__)
@@ -86,6 +100,8 @@ class TerminalService:
 
     def __init__(self, options: TerminalOptions) -> None:
         self.options = options
+        self.decorator: EnvironmentDecorator | None = None
+        """Set by a front end before the first call."""
         self.loop = ServiceLoop()
         self._process = os.getpid()
         self._made: _LoopState | None = None
@@ -224,14 +240,15 @@ class TerminalService:
         return self._made
 
     async def _make(self) -> _LoopState:
-        return _LoopState(self.options)
+        return _LoopState(self.options, lambda: self.decorator)
 
 
 class _LoopState:
     """What lives on the service loop."""
 
-    def __init__(self, options: TerminalOptions) -> None:
+    def __init__(self, options: TerminalOptions, decorator: Callable[[], EnvironmentDecorator | None]) -> None:
         self._options = options
+        self._decorator = decorator
         self._settings = options.settings
         self._sudo = Sudo(options.secret_asker, timeout_seconds=self._settings.approvals.timeout, mask=options.mask)
         home = self._settings.home
@@ -245,7 +262,7 @@ class _LoopState:
             self._create,
             lifetime_seconds=self._settings.terminal.lifetime_seconds,
             is_busy=self._is_busy,
-            on_open=lambda environment: self.registry.ledger.environment_opened(environment.address()),
+            on_open=self._opened,
             on_close=lambda environment: self.registry.ledger.environment_closed(environment.address()),
         )
         self._guards = GitGuards("the command's")
@@ -298,7 +315,8 @@ class _LoopState:
             if asks_for_password(call):
                 answer = await self._run_with_sudo(environment, call, interrupt, sink)
             else:
-                answer = explain_sudo_failure(await self._run_in(environment, environment, call, interrupt, sink))
+                runner = self._runner(environment, call)
+                answer = explain_sudo_failure(await self._run_in(environment, runner, call, interrupt, sink))
         finally:
             process = answer.get("session_id") if folders else None
             if process:
@@ -455,6 +473,18 @@ class _LoopState:
 
     def _create(self, spec: EnvironmentSpec) -> Environment:
         return create_environment(spec, self._settings, self._options.environ())
+
+    def _opened(self, environment: Environment) -> None:
+        self.registry.ledger.environment_opened(environment.address())
+        decorator = self._decorator()
+        if decorator is not None and environment.kind in ON_THIS_MACHINE and isinstance(environment, ShellEnvironment):
+            environment.parts.files = decorator.files(environment.parts.files)
+
+    def _runner(self, environment: Environment, call: TerminalCall) -> Environment:
+        decorator = self._decorator()
+        if decorator is None or call.background or call.pty or environment.kind != "local":
+            return environment
+        return decorator.runner(environment, call)
 
     def _is_busy(self, environment: Environment) -> bool:
         return self.registry.is_used(environment.address())

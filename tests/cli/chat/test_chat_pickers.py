@@ -10,9 +10,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 from tests.cli.chat.chat_program import CTRL_O, ChatProgram, make_home, session_text
+from toolcrib.agent.prompt_commands import filled_in
 from toolcrib.cli.chat.picker import Picker, PickerRow
 from toolcrib.cli.chat.symbols import symbols_for
-from toolcrib.cli.chat.user_commands import filled_in
 
 DOWN, ESCAPE = "\x1b[B", "\x1b"
 

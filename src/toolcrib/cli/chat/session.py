@@ -17,6 +17,7 @@ from rich.text import Text
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.events import AnyEvent, MessageAdded
 from toolcrib.agent.host import AgentHost
+from toolcrib.agent.prompt_commands import PromptCommands, project_commands
 from toolcrib.approval.approvers.console import ConsoleApprover
 from toolcrib.approval.approvers.question import wants_colour
 from toolcrib.approval.grants import suggest
@@ -29,14 +30,13 @@ from toolcrib.cli.chat.options import ChatOptions
 from toolcrib.cli.chat.questions import ChatApprover, ChatAsker
 from toolcrib.cli.chat.screen import THINKING, Screen
 from toolcrib.cli.chat.session_commands import run_own_command
-from toolcrib.cli.chat.slash import SlashCommand, find_command, is_path, plugin_commands, split_command
+from toolcrib.cli.chat.slash import SlashCommand, find_command, is_path, plugin_commands, split_command, user_command
 from toolcrib.cli.chat.slash_commands import COMMANDS
 from toolcrib.cli.chat.start import ask_to_trust, default_model_notice, open_agent, open_host
 from toolcrib.cli.chat.status import HINT_SECONDS, STOPPING, Activity, Status, git_branch
 from toolcrib.cli.chat.summary import chat_summary, greeting, replay, warnings
 from toolcrib.cli.chat.symbols import short_cost, short_count, symbols_for
 from toolcrib.cli.chat.terminal import TerminalFrontend, capture_stray_output, edit_line
-from toolcrib.cli.chat.user_commands import UserCommands, project_commands
 from toolcrib.cli.output import clean, one_line
 from toolcrib.config.environment import environment
 from toolcrib.config.settings import Settings
@@ -175,7 +175,7 @@ class ChatSession:
         screen.plan = lambda: host.todo.store(self.agent.session_id).read()
         self.status.plan = screen.plan()
         self.status.output_lines = host.settings.chat.output_lines
-        self._user_commands = UserCommands(host.settings.home, self.folder)
+        self._user_commands = PromptCommands(host.settings.home, self.folder)
         self.own_calls: set[str] = set()
         self.status.bar = lambda: self._bar
         self._bar: list[str] = []
@@ -402,7 +402,8 @@ class ChatSession:
             declared = [one for plugin in self.host.runtime.loaded_plugins for one in plugin.declarations]
             offered = [*plugin_commands(declared), *COMMANDS]
             self._commands = {one.name: one for one in offered}
-        return dict(sorted({**self._user_commands.current(), **self._commands}.items()))
+        own = {name: user_command(one) for name, one in self._user_commands.current().items()}
+        return dict(sorted({**own, **self._commands}.items()))
 
     def _stored_result(self, session_id: str, call_id: str) -> str:
         found = self.host.store.messages(session_id, states=("live", "folded", "undone"))

@@ -22,12 +22,12 @@ from toolcrib.cli.chat.slash import Chat, SlashCommand, table
 from toolcrib.cli.chat.summary import replay
 from toolcrib.cli.chat.symbols import short_count
 from toolcrib.cli.commands.sessions_export import write_export
-from toolcrib.cli.model_choice import ModelOption, chosen_model, model_choices
 from toolcrib.cli.output import clean, local_time, one_line, plural, short_path
 from toolcrib.config.environment import environment
 from toolcrib.core.errors import SessionError, UsageError
 from toolcrib.core.messages import Message
 from toolcrib.core.types import ToolResult
+from toolcrib.providers.model_options import ModelOption, chosen_model, model_choices
 from toolcrib.sessions.export import as_markdown, as_openai, masked, read_transcript
 from toolcrib.sessions.records import Session
 

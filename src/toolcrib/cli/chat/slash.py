@@ -1,4 +1,4 @@
-"""Slash commands: what one is, how it is found, and those of plugins. `slash_commands` holds ours."""
+"""Slash commands: what one is, how it is found, and those of people and plugins. `slash_commands` holds ours."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.text import Text
 
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.host import AgentHost
+from toolcrib.agent.prompt_commands import PromptCommand, filled_in
 from toolcrib.cli.chat.attachments import Attachment
 from toolcrib.cli.chat.screen import Screen
 from toolcrib.cli.chat.status import Status
@@ -24,6 +25,7 @@ from toolcrib.core.attempt import attempt_async
 from toolcrib.core.errors import UnknownName
 from toolcrib.plugins.context import Declaration
 
+SUMMARY_CHARS = 100
 _COMMAND = re.compile(r"/([A-Za-z?][\w?-]*)(?:\s+(.*))?$", re.DOTALL)
 
 
@@ -125,6 +127,21 @@ def is_path(text: str) -> bool:
         return "/" in first[1:] or Path(first).exists()
     except OSError:
         return False
+
+
+def user_command(command: PromptCommand) -> SlashCommand:
+    """The slash command that asks the question of a Markdown file."""
+
+    async def run(chat: Chat, rest: str) -> None:
+        chat.ask_agent(filled_in(command.body, rest))
+
+    return SlashCommand(
+        name=command.name,
+        summary=one_line(command.summary)[:SUMMARY_CHARS],
+        arguments=one_line(command.arguments),
+        run=run,
+        of_user=command.file,
+    )
 
 
 def plugin_commands(declarations: Iterable[Declaration]) -> list[SlashCommand]:

@@ -1,16 +1,18 @@
-"""Slash commands that people write as Markdown files: in their home, and in projects that they trust."""
+"""Commands that people write as Markdown files: in their home, and in projects that they trust.
+
+Each is the text of a question. Front ends offer them as slash commands.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from msgspec import Struct
+
 from toolcrib.agent.prompt import FolderTrust, ProjectFile, read_text
-from toolcrib.cli.chat.slash import Chat, SlashCommand
-from toolcrib.cli.output import one_line
 from toolcrib.config.paths import Home
 from toolcrib.skills.catalog import project_folders
 from toolcrib.skills.skill import split_front_matter
@@ -21,16 +23,28 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]{0,40}")
 _PLACE = re.compile(r"\$(ARGUMENTS|[1-9])")
 
 
-class UserCommands:
+class PromptCommand(Struct, frozen=True, kw_only=True):
+    """A question with a name, and places for arguments."""
+
+    name: str
+    body: str
+    summary: str
+    """Its first line or description, as it is written in the file."""
+    arguments: str = ""
+    """A hint at what may follow the name; empty if it takes nothing."""
+    file: str
+
+
+class PromptCommands:
     """The commands in the folders of the person and of the project; files are read again when they change."""
 
     def __init__(self, home: Home, cwd: str) -> None:
         self._home = home
         self._cwd = cwd
         self._stamps: list[tuple[str, int]] | None = None
-        self._known: dict[str, SlashCommand] = {}
+        self._known: dict[str, PromptCommand] = {}
 
-    def current(self) -> dict[str, SlashCommand]:
+    def current(self) -> dict[str, PromptCommand]:
         """The commands by name; the person's own win over those of the project."""
         own, projects = command_files(self._home.commands_dir), command_files(_project_dir(self._cwd))
         stamps = [(str(file), _changed_at(file)) for file in (*projects, *own)]
@@ -92,22 +106,15 @@ def _changed_at(file: Path) -> int:
         return 0
 
 
-def _command(file: Path) -> SlashCommand:
+def _command(file: Path) -> PromptCommand:
     parts = split_front_matter(read_text(file))
     written = (line.partition(":") for line in (parts.front or "").splitlines())
     fields = {key.strip().lower(): value.strip().strip("\"'") for key, _, value in written}
     first = next((line for line in parts.body.splitlines() if line.strip()), "")
-    return SlashCommand(
+    return PromptCommand(
         name=file.stem.lower(),
-        summary=one_line(fields.get("description") or first.lstrip("# "))[:100],
-        arguments=one_line(fields.get("argument-hint", "") or ("TEXT" if _PLACE.search(parts.body) else "")),
-        run=_asking(parts.body.strip()),
-        of_user=str(file),
+        body=parts.body.strip(),
+        summary=fields.get("description") or first.lstrip("# "),
+        arguments=fields.get("argument-hint", "") or ("TEXT" if _PLACE.search(parts.body) else ""),
+        file=str(file),
     )
-
-
-def _asking(body: str) -> Callable[[Chat, str], Awaitable[None]]:
-    async def run(chat: Chat, rest: str) -> None:
-        chat.ask_agent(filled_in(body, rest))
-
-    return run

@@ -1,0 +1,52 @@
+"""What `toolcrib acp` runs: the agent for the editor at the other end of stdin and stdout."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from typing import IO, TYPE_CHECKING
+
+from acp.core import AgentSideConnection
+
+from toolcrib.acp.agent import EditorAgent
+from toolcrib.acp.transport import StdioTransport
+
+if TYPE_CHECKING:
+    from toolcrib.acp.sessions import SessionHosts
+
+INTERRUPTED = 130
+
+
+async def serve_editor(stdout: IO[bytes]) -> int:
+    """Answer the editor until it closes the connection or a signal arrives; returns the exit code."""
+    transport = await StdioTransport.open(sys.stdin.buffer, stdout)
+    agent = EditorAgent(_own_hosts)
+    connection = AgentSideConnection(agent, transport, listening=False, use_unstable_protocol=True)
+    stop, code = asyncio.Event(), 0
+
+    def stopped(number: signal.Signals) -> None:
+        nonlocal code
+        code = INTERRUPTED if number == signal.SIGINT else 0
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, stopped, number)
+    listening = asyncio.ensure_future(connection.listen())
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait([listening, stopping], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+        # The agents first, so that what they did is on disk; then the requests that still wait for them.
+        await agent.close()
+        await connection.close()
+        listening.cancel()
+        await asyncio.gather(listening, stopping, return_exceptions=True)
+    return code
+
+
+def _own_hosts() -> SessionHosts:
+    from toolcrib.acp.sessions import OwnHosts  # noqa: PLC0415 - takes longer than the answer to `initialize`
+
+    return OwnHosts()

@@ -1,0 +1,132 @@
+"""Permissions in an editor go through the gate: once, for the session, always, denied, and closed questions."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.acp.editors import TestEditor, connected, write_home
+from toolcrib.config.load import load_settings
+from toolcrib.config.paths import Home
+
+REMOVE = {"call": "terminal", "arguments": {"command": "rm -rf build"}}
+DONE = {"say": "Done."}
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    folder = tmp_path / "work"
+    (folder / "build").mkdir(parents=True)
+    return folder
+
+
+async def test_the_request_carries_the_command_its_scope_and_reasons(home: Path, work: Path) -> None:
+    """The editor knows exactly what would run, where, and why it is asked; the call was shown before."""
+    write_home(home, [REMOVE, DONE])
+    async with connected(TestEditor("once"), work) as open:
+        await open.ask((await open.new()).session_id)
+    ((asked, options),) = open.editor.permissions
+    shown = open.editor.of("tool_call")[0]
+    assert (asked.tool_call_id, asked.title, asked.kind) == (shown.tool_call_id, "rm -rf build", "execute")
+    assert shown.content[0].content.text == "```sh\nrm -rf build\n```"
+    assert asked.raw_input["command"] == "rm -rf build"
+    text = asked.content[0].content.text
+    assert "rm -rf build" in text
+    assert f"In {work}." in text
+    assert '"recursive delete" (inside the workspace): ' in text
+    assert [(one.option_id, one.kind) for one in options] == [
+        ("once", "allow_once"),
+        ("session", "allow_always"),
+        ("always", "allow_always"),
+        ("deny", "reject_once"),
+    ]
+    assert not (work / "build").exists()
+
+
+@pytest.mark.parametrize("answer", ["deny", "cancelled", "no such option"])
+async def test_whatever_is_not_a_yes_denies(home: Path, work: Path, answer: str) -> None:
+    """A no, a closed question and an answer that was not offered all deny; the model hears of it, and goes on."""
+    write_home(home, [REMOVE, DONE])
+    answers = () if answer == "cancelled" else (answer,)
+    async with connected(TestEditor(*answers), work) as open:
+        await open.ask((await open.new()).session_id)
+    assert (work / "build").exists()
+    assert open.editor.of("tool_call_update")[-1].status == "failed"
+    assert open.editor.text == "Done."
+
+
+async def test_a_grant_for_the_session_covers_the_next_call(home: Path, work: Path) -> None:
+    write_home(home, [REMOVE, REMOVE, DONE])
+    async with connected(TestEditor("session"), work) as open:
+        await open.ask((await open.new()).session_id)
+    assert len(open.editor.permissions) == 1
+    assert not load_settings(Home(home)).command_allowlist
+
+
+async def test_always_becomes_a_grant_in_the_config(home: Path, work: Path) -> None:
+    """A later session, with a gate of its own, does not ask again."""
+    write_home(home, [REMOVE, DONE])
+    async with connected(TestEditor("always"), work) as open:
+        await open.ask((await open.new()).session_id)
+        (work / "build").mkdir()
+        await open.ask((await open.new()).session_id)
+    assert len(open.editor.permissions) == 1
+    assert load_settings(Home(home)).command_allowlist == ["recursive delete (inside the workspace)"]
+    assert not (work / "build").exists()
+
+
+async def test_a_cancel_during_a_question_denies_and_ends_the_turn(home: Path, work: Path) -> None:
+    """Cancelling does not wait for the answer to the question; one that comes later changes nothing."""
+    write_home(home, [REMOVE, DONE])
+    editor = TestEditor("once")
+    async with connected(editor, work) as open:
+        session = await open.new()
+        answered = asyncio.Event()
+        editor.on_permission = answered.wait
+        asking = asyncio.ensure_future(open.ask(session.session_id))
+        await editor.until(lambda: editor.permissions)
+        await open.conn.cancel(session_id=session.session_id)
+        assert (await asking).stop_reason == "cancelled"
+        answered.set()
+        assert (work / "build").exists()
+        editor.on_permission = None
+        assert (await open.ask(session.session_id)).stop_reason == "end_turn"
+
+
+async def test_edits_are_asked_about_with_their_diff_in_ask_mode(home: Path, work: Path) -> None:
+    (work / "a.txt").write_text("old\n")
+    edit = {"call": "write_file", "arguments": {"path": "a.txt", "content": "new\n"}}
+    write_home(home, [edit, DONE], "agent: {mode: ask}\n")
+    async with connected(TestEditor("once"), work) as open:
+        await open.ask((await open.new()).session_id)
+    ((asked, _),) = open.editor.permissions
+    diffs = [one for one in asked.content if one.type == "diff"]
+    assert [(one.path, one.old_text, one.new_text) for one in diffs] == [(str(work / "a.txt"), "old\n", "new\n")]
+    assert (work / "a.txt").read_text() == "new\n"
+
+
+async def test_a_plan_is_carried_out_once_it_is_accepted(home: Path, work: Path) -> None:
+    """In plan mode nothing changes; a yes to the plan switches the mode, and the agent goes on in the same turn."""
+    edit = {"call": "write_file", "arguments": {"path": "a.txt", "content": "new\n"}}
+    write_home(home, [edit, {"say": "1. Write a.txt"}, edit, DONE], "agent: {mode: plan}\n")
+    async with connected(TestEditor("auto-edit"), work) as open:
+        await open.ask((await open.new()).session_id)
+        ((asked, _),) = open.editor.permissions
+        assert (asked.kind, asked.title) == ("switch_mode", "Carry out this plan?")
+        assert open.editor.of("current_mode_update")[-1].current_mode_id == "auto-edit"
+        statuses = [one.status for one in open.editor.of("tool_call_update") if one.status]
+        assert statuses == ["failed", "completed"]
+    assert (work / "a.txt").read_text() == "new\n"
+
+
+async def test_a_question_of_the_model_is_a_choice(home: Path, work: Path) -> None:
+    ask = {"call": "clarify", "arguments": {"question": "Which one?", "choices": ["red", "blue"]}}
+    write_home(home, [ask, DONE])
+    async with connected(TestEditor("1"), work) as open:
+        await open.ask((await open.new()).session_id)
+    ((asked, options),) = open.editor.permissions
+    assert asked.title == "Which one?"
+    assert [one.name for one in options[:2]] == ["red", "blue"]
+    assert "blue" in open.editor.of("tool_call_update")[-1].content[0].content.text
