@@ -17,7 +17,7 @@ CONNECTORS = name_set(
 )
 """Programs that connect to an address or a socket among their words."""
 HERE = (
-    r"(?:localhost|127(?:\.\d+){1,3}|0\.0\.0\.0|\[?::1\]?|\[?::ffff:127[\d.]+\]?|ip6-localhost|0x7f\w+|2130706433"
+    r"(?:localhost|127(?:\.\d+){1,3}|0\.0\.0\.0|\[?::1\]?|\[?::ffff:127[\d.]+\]?|ip6-localhost|0x7f[0-9a-f]{6}|2130706433"
     r"|(?<![\w.])0|(?<![\w./])(?=:))"
 )
 OWN_PORT = re.compile(HERE + r"[:/ ]8642\b(?!/+health)|/dev/tcp/(?:localhost|127[\d.]*|::1)/8642\b", re.IGNORECASE)

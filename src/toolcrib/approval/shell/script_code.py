@@ -124,7 +124,7 @@ NATIVE = re.compile(
 )
 """What loads or calls native code, which nothing here can read."""
 LOGIN_ITEM = re.compile(r"login item|keystroke|key code")
-APPLE_DELETES = re.compile(r"\b(?:delete|empty (?:the )?trash|erase|move .+ to (?:the )?trash)\b")
+APPLE_DELETES = re.compile(r"\b(?:delete|empty (?:the )?trash|erase|move .{1,60} to (?:the )?trash)\b")
 WORD_LIST = re.compile(r"\bqw\s*[({\[/<]([^)}\]/>]{1,400})")
 CHANGES_FILES = re.compile(
     r"(?<![=\-])>(?!=)|\b(?:\w*[wW]rite\w*|append\w*|copy\w*|cp\w*|rename\w*|move\w*|mv|sym_?link\w*|link\w*|unlink\w*|delete\w*"
