@@ -29,7 +29,7 @@ from toolcrib.sessions.records import Session
 
 logger = logging.getLogger(__name__)
 
-GATHER_SECONDS = 0.03
+GATHER_SECONDS = 0.05
 """Pieces of text that arrive within this time become one event."""
 WRITE_SECONDS = 0.1
 """How often new events are written to the database."""
