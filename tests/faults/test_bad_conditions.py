@@ -97,6 +97,7 @@ ROWS = (
     Row("mcp test", "clock"),
     Row("mcp tools", "", "config"),
     Row("serve install", "--print"),
+    Row("serve login", "", "config"),
     Row("serve token", "", "config write prints"),
     Row("model get"),
     Row("model list"),

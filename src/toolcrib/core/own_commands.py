@@ -84,6 +84,7 @@ KINDS: dict[str, CommandKind] = {
     "mcp login": "changes",
     "mcp logout": "changes",
     "serve": "changes",
+    "serve login": "changes",
     "serve token": "changes",
     "serve install": "changes",
     "acp": "changes",

@@ -34,8 +34,10 @@ from toolcrib.registry.registry import ToolRegistry
 from toolcrib.serve.api_routes import ApiRoute, RouteScopes
 from toolcrib.serve.background import ConfigWatcher, JobTicker
 from toolcrib.serve.guard import AccessMiddleware, BodyTooLarge, BodyTooSlow, ServeGuard
+from toolcrib.serve.login import PageLogins
 from toolcrib.serve.native_api import handled_errors, native_routes
 from toolcrib.serve.openai_api import OpenAIApi
+from toolcrib.serve.page_routes import PageRoutes, is_page
 from toolcrib.serve.questions import PLATFORM, PendingQuestions
 from toolcrib.serve.responses_api import ResponsesApi
 from toolcrib.serve.run_store import RunStore
@@ -71,6 +73,7 @@ class AgentServer:
     ) -> None:
         self.settings = settings
         self.tokens = tokens
+        self.logins = PageLogins(settings.home, tokens)
         store = SessionStore(settings.home.sessions_file)
         self._log = ApprovalLog(settings.home.approvals_file)
         self.questions = PendingQuestions(self._log, settings.serve.approval_timeout, store)
@@ -110,6 +113,8 @@ class AgentServer:
         guard = ServeGuard(
             addresses=addresses,
             tokens=self.tokens,
+            logins=self.logins,
+            is_open=is_open,
             limits=lambda: self.host.settings.serve.limits,
             signed_prefix=PREFIX if serve.webhooks else "",
             has_separate_owners=are_owners_apart(self.settings),
@@ -122,6 +127,7 @@ class AgentServer:
         """All routes; `native` are those of our own API."""
         return [
             Route("/health", self._health, methods=["GET"]),
+            *PageRoutes(self.logins, self.settings).routes(),
             *OpenAIApi(self.host, self.runs, self.questions).routes(),
             *ResponsesApi(self.host, self.runs, self.questions).routes(),
             *self._webhooks.routes(),
@@ -162,6 +168,11 @@ class AgentServer:
 
     async def _health(self, _: Request) -> Response:
         return JSONResponse({"status": "ok", "version": __version__})
+
+
+def is_open(path: str) -> bool:
+    """Whether everybody may read a path: the health of the server, and the page, which holds nothing by itself."""
+    return path == "/health" or is_page(path)
 
 
 def require_safe_start(settings: ServeSettings, host: str) -> None:

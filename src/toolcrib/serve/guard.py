@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolcrib.config.serve_settings import ServeLimits
 from toolcrib.http_server import OwnAddresses, bearer_token, error_response, host_name, unauthorised
+from toolcrib.serve.login import PageLogins
 from toolcrib.serve.metrics import ServerMetrics
 from toolcrib.serve.tokens import ServerTokens, TokenError, TokenIdentity, TokenScope
 
@@ -23,7 +24,7 @@ logger = logging.getLogger(__name__)
 access_log = logging.getLogger("toolcrib.serve.access")
 
 IDENTITY = "toolcrib.identity"
-OPEN_PATHS = frozenset({"/health"})
+LOGIN_PATH = "/login"
 SAFE_METHODS = frozenset({"GET", "HEAD"})
 MEGABYTE = 1024 * 1024
 WINDOW_SECONDS = 60.0
@@ -49,6 +50,7 @@ class ServeGuard(msgspec.Struct, frozen=True, kw_only=True):
 
     addresses: OwnAddresses
     tokens: ServerTokens
+    logins: PageLogins
     limits: Callable[[], ServeLimits]
     """Those in force now."""
     body_seconds: float = BODY_SECONDS
@@ -58,6 +60,8 @@ class ServeGuard(msgspec.Struct, frozen=True, kw_only=True):
     """Paths that begin with it need no token: each request there is signed, and is counted before it is looked at."""
     scope_of: Callable[[str, str], TokenScope]
     """The scope that a method and a path need."""
+    is_open: Callable[[str], bool]
+    """Whether everybody may read a path: it contains nothing of anybody's."""
 
 
 class SlidingWindow:
@@ -101,7 +105,7 @@ class AccessMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = {**message, "headers": [*message.get("headers", []), *SECURITY_HEADERS]}
+                message = {**message, "headers": _with_security_headers(message.get("headers", []))}
             await send(message)
 
         headers = Headers(scope=scope)
@@ -123,15 +127,15 @@ class AccessMiddleware:
     def _check(self, scope: Scope, headers: Headers) -> tuple[Response | None, TokenIdentity | None]:
         guard, method, path = self._guard, scope["method"], scope["path"]
         refusal = guard.addresses.refusal(headers)
-        if refusal is None and path in OPEN_PATHS and method in SAFE_METHODS:
+        if refusal is None and guard.is_open(path) and method in SAFE_METHODS:
             return None, None
         refusal = refusal or self._refused_sender(headers, method)
-        if refusal is not None:
+        if refusal is not None or path == LOGIN_PATH:
             return refusal, None
         if guard.signed_prefix and path.startswith(guard.signed_prefix):
             return self._beyond_limits(SIGNED, headers), None
         try:
-            identity = guard.tokens.identify(bearer_token(headers))
+            identity = self._identify(headers, method)
         except (TokenError, OSError):
             logger.exception("cannot read the tokens")
             return error_response(503, "the server cannot read its tokens; its log says why"), None
@@ -161,6 +165,11 @@ class AccessMiddleware:
         if not length.isdigit() or int(length) > max_bytes:
             return error_response(413, f"a request may have at most {max_bytes:,} bytes")
         return None
+
+    def _identify(self, headers: Headers, method: str) -> TokenIdentity | None:
+        if "authorization" in headers:
+            return self._guard.tokens.identify(bearer_token(headers))
+        return self._guard.logins.identify(headers, method)
 
     def _refused_sender(self, headers: Headers, method: str) -> Response | None:
         """Objections to a request that changes something: from another site, or in a format that forms can send."""
@@ -216,6 +225,13 @@ SECURITY_HEADERS: list[tuple[bytes, bytes]] = [
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"cache-control", b"no-store"),
 ]
+
+
+def _with_security_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """The headers, with ours where the route set none of that name."""
+    given = list(headers)
+    names = {name.lower() for name, _ in given}
+    return [*given, *(one for one in SECURITY_HEADERS if one[0] not in names)]
 
 
 def identity_of(scope: Any) -> TokenIdentity:

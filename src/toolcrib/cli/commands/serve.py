@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import sys
+import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,11 +20,13 @@ from toolcrib.cli.output import note, stdout_reserved
 from toolcrib.config.environment import environment
 from toolcrib.config.files import OWNER_FILE, replace_file
 from toolcrib.config.load import load_settings
+from toolcrib.config.serve_settings import ServeSettings
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import UsageError
 from toolcrib.registry.default import registry
 
 if TYPE_CHECKING:
+    from toolcrib.serve.login import PageLogins
     from toolcrib.serve.tokens import ServerTokens, TokenScope
 
 TOKEN_VARIABLE = "TOOLCRIB_SERVE_TOKEN"
@@ -34,16 +38,20 @@ LOGGERS = ("uvicorn",)
 @click.option("--host", help="The address to listen on; default: `serve.host`.")
 @click.option("--port", type=click.IntRange(0, 65535), help="The port to listen on; default: `serve.port`.")
 @click.option("--token-file", type=click.Path(path_type=Path), help="Read the owner's token from this file.")
+@click.option("--open", "is_opening", is_flag=True, help="Open the page in a browser, logged in.")
 @click.pass_context
-def serve(ctx: click.Context, host: str | None, port: int | None, token_file: Path | None) -> int | None:
-    """Serve the agent over HTTP.
+def serve(
+    ctx: click.Context, host: str | None, port: int | None, token_file: Path | None, is_opening: bool
+) -> int | None:
+    """Serve the agent over HTTP, with a web page.
 
     Programs talk to it as to OpenAI's API (`/v1`), or by toolcrib's own API (`/api`). Every request needs the token in
-    the header `Authorization: Bearer TOKEN`; `toolcrib serve token` prints it.
+    the header `Authorization: Bearer TOKEN`; `toolcrib serve token` prints it. The page is opened by a link that works
+    once; `toolcrib serve login` prints one.
 
     \b
     Examples:
-      toolcrib serve
+      toolcrib serve --open
       toolcrib serve --port 9000
       toolcrib serve token --new laptop --scope chat
     """
@@ -59,12 +67,12 @@ def serve(ctx: click.Context, host: str | None, port: int | None, token_file: Pa
     tokens = _tokens(settings, token_file)
     try:
         with stdout_reserved():
-            return asyncio.run(_serve(settings, tokens))
+            return asyncio.run(_serve(settings, tokens, is_opening))
     except ModuleNotFoundError as error:
         raise UsageError(f"the server needs more packages ({error}); run `pip install 'toolcrib[serve]'`") from error
 
 
-async def _serve(settings: Settings, tokens: ServerTokens) -> int:
+async def _serve(settings: Settings, tokens: ServerTokens, is_opening: bool) -> int:
     # Importing the web server takes a quarter of a second, and no other command needs it.
     from toolcrib.http_server import base_url, open_socket  # noqa: PLC0415
     from toolcrib.serve.app import (  # noqa: PLC0415
@@ -98,10 +106,11 @@ async def _serve(settings: Settings, tokens: ServerTokens) -> int:
         asyncio.get_running_loop().add_signal_handler(number, stopped, number)
     url = base_url(listening, "https" if chosen.tls_certificate else "http")
     with only_server(settings.home):
-        note(f"Serving at {url}; `toolcrib serve token` prints the token. Press Ctrl-C to stop.")
         # Other commands find the server by this file.
         replace_file(settings.home.serve_address_file, _reachable(url).encode(), mode=OWNER_FILE)
+        note(f"Serving at {url}; `toolcrib serve token` prints the token. Press Ctrl-C to stop.")
         try:
+            _show_page(server.logins, chosen, is_opening)
             await serve_agents(server, chosen.host, listening, stop)
         finally:
             settings.home.serve_address_file.unlink(missing_ok=True)
@@ -111,6 +120,35 @@ async def _serve(settings: Settings, tokens: ServerTokens) -> int:
 def _reachable(url: str) -> str:
     """The URL under which this machine reaches a server that listens on all its addresses."""
     return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+
+
+def _show_page(logins: PageLogins, settings: ServeSettings, is_opening: bool) -> None:
+    """Open the page, or say how to; a link goes to a person's screen only, never into the log of a service."""
+    if is_opening and webbrowser.open(logins.create_link(settings)):
+        note("The page opens in your browser; `toolcrib serve login` prints a link for another one.")
+    elif sys.stderr.isatty():
+        note(f"Open the page with this link, once, within 10 minutes: {logins.create_link(settings)}")
+    else:
+        note("`toolcrib serve login` prints a link to the page.")
+
+
+@serve.command("login")
+@click.option("--token", "name", metavar="NAME", default="owner", help="Log in with the rights of this further token.")
+def login(name: str) -> None:
+    """Print a link that logs a browser in to the running server's page.
+
+    It works once, within 10 minutes.
+
+    \b
+    Examples:
+      toolcrib serve login
+      toolcrib serve login --token phone
+    """
+    settings = load_settings()
+    tokens = _tokens(settings, None)
+    from toolcrib.serve.login import PageLogins  # noqa: PLC0415 - imports the web server
+
+    click.echo(PageLogins(settings.home, tokens).create_link(settings.serve, name))
 
 
 serve.add_command(install)
