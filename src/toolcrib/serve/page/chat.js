@@ -6,7 +6,7 @@ import { Call, Plan } from "./calls.js";
 import { conversation, open, say, stop, waiting } from "./conversation.js";
 import { Approval, Question, me } from "./questions.js";
 import { refreshSessions } from "./sessions.js";
-import { announce, go, useStore } from "./state.js";
+import { announce, go, onLink, useStore } from "./state.js";
 import { Icon, Images, Markdown, copyText, count, money, visible } from "./text.js";
 
 const MAX_FILES = 8;
@@ -25,14 +25,14 @@ export function ChatScreen({ id, onPalette }) {
   }, [now.id]);
   const isEmpty = !now.items.length && !now.sending && !now.isLoading;
   return html`<div class="chat">
-    <${ChatHeader} session=${now.session} />
+    <${ChatHeader} session=${now.session} run=${now.run} />
     <${Transcript} now=${now} isEmpty=${isEmpty} />
     <${Composer} now=${now} onPalette=${onPalette} />
     <${Status} session=${now.session} />
   </div>`;
 }
 
-function ChatHeader({ session }) {
+function ChatHeader({ session, run }) {
   const [isRenaming, setRenaming] = useState(false);
   const [problem, setProblem] = useState("");
   useEffect(() => { setRenaming(false); setProblem(""); }, [session?.id]);
@@ -67,7 +67,9 @@ function ChatHeader({ session }) {
           onKeyDown=${(event) => event.key === "Escape" && setRenaming(false)} /><button class="main">Save</button></form>`
       : html`<h1>${visible(session.title || "Conversation")}</h1>
         <div class="tools"><button type="button" class="quiet" onClick=${() => setRenaming(true)}>Rename</button>
-        <button type="button" class="quiet" onClick=${fork}>Fork</button></div>`}
+        <button type="button" class="quiet" onClick=${fork}>Fork</button>
+        <a class="quiet" href=${`/files/${session.id}`} onClick=${onLink}>Files</a>
+        ${run && html`<a class="quiet" href=${`/runs/${run.id}`} onClick=${onLink}>Timeline</a>`}</div>`}
     ${problem && html`<p class="problem" role="alert">${problem}</p>`}
   </header>`;
 }
