@@ -182,7 +182,7 @@ function Composer({ now, onPalette }) {
   useLayoutEffect(() => {
     area.current.style.height = "auto";
     area.current.style.height = `${Math.min(area.current.scrollHeight, innerHeight * 0.4)}px`;
-  }, [text]);
+  }, [text, now.isWorking]);
   useEffect(() => { if (matchMedia("(min-width: 760px)").matches) area.current.focus(); }, [now.id]);
 
   async function send() {
@@ -253,7 +253,7 @@ function Composer({ now, onPalette }) {
       <button type="button" class="quiet icon" aria-label="Attach files" title="Attach files" disabled=${now.isWorking} onClick=${() => picker.current.click()}><${Icon} name="add" /></button>
       <input ref=${picker} type="file" multiple hidden tabindex="-1" aria-hidden="true" onChange=${(event) => { attach(event.currentTarget.files); event.currentTarget.value = ""; }} />
       <textarea ref=${area} rows="1" aria-label="Message" value=${text} onInput=${(event) => write(event.currentTarget.value)} onKeyDown=${onKey} onPaste=${onPaste}
-        placeholder=${now.isWorking ? "Steer the agent" : "Ask, or type / for commands"}></textarea>
+        placeholder=${now.isWorking ? "Steer the agent" : "Ask, or / for commands"}></textarea>
       ${now.isWorking && html`<button type="button" class="stop" onClick=${halt}>Stop</button>`}
       ${(!now.isWorking || text.trim()) && html`<button type="submit" class="main" disabled=${!text.trim() || isBusy}>${now.isWorking ? "Steer" : "Send"}</button>`}
     </div>

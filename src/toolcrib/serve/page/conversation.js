@@ -94,6 +94,7 @@ export async function say(typed, files = []) {
     turn++;
     conversation.set({ id: run.session_id });
     watch(run);
+    if (!now.session) loadSession();
     return run.session_id;
   } catch (error) {
     conversation.set({ sending: null });
@@ -106,6 +107,12 @@ export async function stop() {
   if (run && isWorking) await post(at`/api/runs/${run.id}/stop`);
 }
 
+async function loadSession() {
+  const { id } = conversation.get();
+  const session = await get(at`/api/sessions/${id}`).catch(() => null);
+  if (session && conversation.get().id === id) conversation.set({ session });
+}
+
 function watch(run) {
   conversation.set({ run, isWorking: true });
   const started = conversation.get().items.length;
@@ -116,13 +123,11 @@ function watch(run) {
       apply(draft, `${run.id}-${number}`, event);
       conversation.set({ items: [...draft.items], plan: draft.plan, ...(draft.isHeard ? { sending: null } : {}) });
     },
-    async () => {
+    () => {
       closeCalls(draft);
       conversation.set({ items: [...draft.items], isWorking: false, sending: null });
       refreshWaiting();
-      const { id } = conversation.get();
-      const session = await get(at`/api/sessions/${id}`).catch(() => null);
-      if (session && conversation.get().id === id) conversation.set({ session });
+      loadSession();
     },
   );
 }
