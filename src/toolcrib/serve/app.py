@@ -43,6 +43,7 @@ from toolcrib.serve.responses_api import ResponsesApi
 from toolcrib.serve.run_store import RunStore
 from toolcrib.serve.runs import RunManager
 from toolcrib.serve.tokens import ServerTokens
+from toolcrib.serve.webhooks import PREFIX, Webhooks, read_webhooks
 from toolcrib.sessions.store import SessionStore
 from toolcrib.version import __version__
 
@@ -90,6 +91,7 @@ class AgentServer:
             model=model,
         )
         self.runs = RunManager(self.host, self.questions, RunStore(settings.home.serve_dir / "runs.db"))
+        self._webhooks = Webhooks(read_webhooks(settings.serve.webhooks, tokens), self.runs)
         self._ticker = JobTicker(settings)
         self._config = ConfigWatcher(self.host, self._take_up)
 
@@ -114,6 +116,7 @@ class AgentServer:
             logins=self.logins,
             is_open=is_open,
             limits=lambda: self.host.settings.serve.limits,
+            signed_prefix=PREFIX if serve.webhooks else "",
             has_separate_owners=are_owners_apart(self.settings),
             # A client of MCP may call every tool, as no owner in particular.
             scope_of=RouteScopes(native, {one.path: "admin" for one in mounted}),
@@ -127,6 +130,7 @@ class AgentServer:
             *PageRoutes(self.logins, self.settings).routes(),
             *OpenAIApi(self.host, self.runs, self.questions).routes(),
             *ResponsesApi(self.host, self.runs, self.questions).routes(),
+            *self._webhooks.routes(),
             *(one.route() for one in native),
         ]
 

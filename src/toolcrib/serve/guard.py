@@ -31,6 +31,8 @@ WINDOW_SECONDS = 60.0
 FAILURES_PER_WINDOW = 30
 """How many wrong tokens get a 401 in a minute; further ones get a 429. A right token always works: otherwise any web
 page could lock the owner out by sending wrong ones."""
+SIGNED = " webhooks"
+"""Who makes signed requests, for the count of requests; no token has such a name."""
 BODY_SECONDS = 30.0
 """How long a request may take to send its body."""
 
@@ -54,6 +56,8 @@ class ServeGuard(msgspec.Struct, frozen=True, kw_only=True):
     body_seconds: float = BODY_SECONDS
     has_separate_owners: bool = False
     """Whether tokens of other owners are let in: one may be created while the server runs."""
+    signed_prefix: str = ""
+    """Paths that begin with it need no token: each request there is signed, and is counted before it is looked at."""
     scope_of: Callable[[str, str], TokenScope]
     """The scope that a method and a path need."""
     is_open: Callable[[str], bool]
@@ -128,6 +132,8 @@ class AccessMiddleware:
         refusal = refusal or self._refused_sender(headers, method)
         if refusal is not None or path == LOGIN_PATH:
             return refusal, None
+        if guard.signed_prefix and path.startswith(guard.signed_prefix):
+            return self._beyond_limits(SIGNED, headers), None
         try:
             identity = self._identify(headers, method)
         except (TokenError, OSError):
@@ -146,18 +152,19 @@ class AccessMiddleware:
         needed = guard.scope_of(method, path)
         if not identity.may(needed):
             return error_response(403, f"the token {identity.name!r} lacks the scope {needed!r}"), identity
-        limits = guard.limits()
-        window = self._requests.setdefault(identity.name, SlidingWindow())
+        return self._beyond_limits(identity.name, headers), identity
+
+    def _beyond_limits(self, who: str, headers: Headers) -> Response | None:
+        limits = self._guard.limits()
+        window = self._requests.setdefault(who, SlidingWindow())
         if window.is_full(limits.requests_per_minute):
-            return error_response(
-                429, "too many requests with this token; wait a minute", {"Retry-After": "60"}
-            ), identity
+            return error_response(429, "too many requests; wait a minute", {"Retry-After": "60"})
         window.add()
         length = headers.get("content-length", "0")
         max_bytes = int(limits.max_body_mb * MEGABYTE)
         if not length.isdigit() or int(length) > max_bytes:
-            return error_response(413, f"a request may have at most {max_bytes:,} bytes"), identity
-        return None, identity
+            return error_response(413, f"a request may have at most {max_bytes:,} bytes")
+        return None
 
     def _identify(self, headers: Headers, method: str) -> TokenIdentity | None:
         if "authorization" in headers:

@@ -9,7 +9,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -29,7 +29,7 @@ from toolcrib.sessions.records import Session
 
 logger = logging.getLogger(__name__)
 
-GATHER_SECONDS = 0.03
+GATHER_SECONDS = 0.05
 """Pieces of text that arrive within this time become one event."""
 WRITE_SECONDS = 0.1
 """How often new events are written to the database."""
@@ -297,8 +297,9 @@ class RunManager:
         finally:
             del self._starting[session_id]
 
-    def _agent(self, session_id: str | None, owner: str, instructions: str) -> Agent:
-        agent = Agent(host=self._host, session_id=session_id, toolsets=self._host.settings.serve.toolsets, owner=owner)
+    def _agent(self, session_id: str | None, owner: str, instructions: str, toolsets: Sequence[str] | None) -> Agent:
+        chosen = self._host.settings.serve.toolsets if toolsets is None else toolsets
+        agent = Agent(host=self._host, session_id=session_id, toolsets=chosen, owner=owner)
         if instructions.strip():
             agent.system_prompt = f"{agent.system_prompt}\n\n{instructions.strip()}"
         return agent
@@ -341,12 +342,13 @@ class RunManager:
         instructions: str = "",
         key: str | None = None,
         digest: str = "",
+        toolsets: Sequence[str] | None = None,
     ) -> Run:
-        """Start to work on a question, in this session or in a new one."""
+        """Start to work on a question, in this session or in a new one; with these toolsets or the server's."""
 
         def prepare() -> tuple[Agent, RunRecord]:
             self._require_money()
-            agent = self._agent(session_id, owner, instructions)
+            agent = self._agent(session_id, owner, instructions, toolsets)
             record = RunRecord(
                 id=f"run_{secrets.token_hex(12)}",
                 session_id=agent.session_id,
