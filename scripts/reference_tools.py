@@ -64,6 +64,7 @@ FACTS = {
         "spends money, unless the service runs on a machine of yours; reads the images that it changes", HERE
     ),
     "memory": Facts("none declared; `memory.write_approval` asks before anything is remembered", AN_AGENT),
+    "mixture_of_agents": Facts("sends the question to several models", HERE),
     "patch": Facts("writes or deletes each file that the patch names", WITH_COMMANDS),
     "process": Facts("what is typed into a process is judged as a command", WITH_COMMANDS),
     "read_file": Facts("reads the file", WITH_COMMANDS),
@@ -73,6 +74,10 @@ FACTS = {
     "skill_view": Facts("reads the file of the skill", HERE),
     "skills_list": Facts("reads the folder of the user's skills", HERE),
     "terminal": Facts("runs the command", "where `terminal.backend` says"),
+    "text_to_speech": Facts(
+        "sends the text to a service and spends money, unless a program on this machine speaks; writes `output_path`",
+        "on the machine that runs toolcrib; `output_path` where commands run",
+    ),
     "todo": Facts("none declared", AN_AGENT),
     "tool_call": Facts("those of the tool that is called", "wherever that tool works"),
     "tool_describe": Facts("none", "everywhere"),

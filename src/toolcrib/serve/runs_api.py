@@ -274,7 +274,7 @@ def _question_shown(one: OpenQuestion) -> JsonObject:
 
 
 def _details(request: ApprovalRequest) -> JsonObject:
-    """What a person wants to know before they decide; not in the events, because a diff holds what files contain."""
+    """What a person wants to know before they decide; not in events: a diff holds what files contain."""
     dangers = [
         {"name": one.description, "reason": redact(one.reason), "scope": one.scope, "paths": one.paths}
         for one in request.dangers

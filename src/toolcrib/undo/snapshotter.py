@@ -29,9 +29,9 @@ from toolcrib.core.context import ToolContext, current_context
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.lazy import lazy
 from toolcrib.core.types import Effect, ToolEntry
-from toolcrib.undo.files import MISSING, FileState, LocalFiles, SnapshotFiles
+from toolcrib.undo.files import MISSING, FileState, LocalFiles
 from toolcrib.undo.path_snapshot import PathSnapshot, SnapshotLimits, UndoScope
-from toolcrib.undo.remote_files import RemoteFiles, environment_as_json
+from toolcrib.undo.remote_files import RemoteFiles, SnapshotFiles, environment_as_json
 from toolcrib.undo.store import MEGABYTE, CallStart, UndoStore, UndoStoreError, is_below
 from toolcrib.undo.workspace import Workspace, WorkspaceBeyondLimits, why_not_scanned
 
@@ -314,7 +314,7 @@ class Snapshotter:
         for path, what in lost.items():
             if path not in call.states:
                 notes = (*notes, f"not recorded: {what}")
-                _report(ctx, f"{what}, which undo cannot restore")
+                _report(ctx, f"{what}; undo cannot restore that")
         self.store.end(connection, call.start.id, changes, notes=notes)
 
     def _ended(self) -> list[str]:

@@ -254,7 +254,8 @@ class ChatSession:
             answer = self._asker.take(text)
             if answer:
                 self.screen.echo(answer)
-            return
+            if answer or self._asker.is_attended:
+                return
         if not text.strip():
             return
         if text.lstrip().startswith("!") and text.strip("! \n"):
@@ -284,6 +285,14 @@ class ChatSession:
         await self._idle.wait()
         while self._asides:
             await asyncio.wait(self._asides)
+
+    async def wants_line(self) -> None:
+        waits = [asyncio.ensure_future(one) for one in (self.settled(), self._asker.wants_line.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waits:
+                one.cancel()
 
     def interrupt(self) -> None:
         now = time.monotonic()

@@ -8,6 +8,7 @@ from toolcrib.approval.shell.model import name_set
 from toolcrib.approval.shell.options import parse_arguments
 from toolcrib.approval.shell.rules.base import CommandCall, Rule, operand
 from toolcrib.approval.shell.rules.packages import foreign_index
+from toolcrib.core.own_commands import OWN_PROGRAMS
 
 KNOWN_NPM = name_set(
     "eslint eslint_d prettier prettierd tsc typescript tsx ts-node ts-node-dev tslint tsup tsd tsdown jest vitest "
@@ -163,7 +164,7 @@ def is_known(given: str, call: CommandCall) -> bool:
     if FOREIGN.match(given) and not given.startswith(("jsr:@", "npm:")):
         return given.startswith((".", "/", "~"))
     name = VERSION.sub("", given.removeprefix("npm:")).lower()
-    if name.partition("/")[0] in KNOWN_SCOPES or name in KNOWN_NPM or name in KNOWN_PYTHON:
+    if name.partition("/")[0] in KNOWN_SCOPES or name in KNOWN_NPM or name in KNOWN_PYTHON or name in OWN_PROGRAMS:
         return True
     return is_installed(name, call)
 
