@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import re
 import signal
 from pathlib import Path
@@ -12,10 +14,13 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.cli.cli_program import Program
-from tests.serve.page_browser import LIMIT_SECONDS, SIZES, PageServer, ask, keep, page_server
+from tests.serve.page_browser import LIMIT_SECONDS, SIZES, PageServer, ask, free_port, keep, page_server, serve_program
 from toolcrib.config.browser_settings import find_chromium
+from toolcrib.config.paths import Home
 from toolcrib.core.models import Usage
 from toolcrib.providers.scripted import call, says
+from toolcrib.serve.login import PageLogins
+from toolcrib.serve.tokens import ServerTokens
 from toolcrib.testing.model_server import Stream
 
 pytestmark = [
@@ -455,6 +460,48 @@ async def test_a_setting_is_changed_and_reset(home: Path, folder: Path) -> None:
 
     assert "77" in changed
     assert "77" not in (home / "config.yaml").read_text()
+
+
+async def test_an_approval_is_answered_after_a_restart(home: Path, folder: Path) -> None:
+    """The page stays open while the server restarts; the answer starts a run that goes on."""
+    port = free_port()
+    steps = [says("", REMOVE), says("", call("terminal", {"command": "rm -rf build"}, id="again")), "It is gone."]
+    config = {"serve": {"port": port, "toolsets": ["terminal"]}}
+    async with page_server(home, folder, steps, config) as server:
+        page = await server.open()
+        await ask(page, "Clean up.")
+        await expect(approval(page)).to_be_visible()
+        server.process.kill()
+        await server.process.wait()
+        await expect(page.get_by_text("The server is away")).to_be_visible()
+        async with serve_program(home, folder):
+            await expect(page.get_by_text("The server is away")).to_be_hidden()
+            untouched = (folder / "build").is_dir()
+            await approval(page).get_by_role("button", name="Allow once").click()
+            await expect(page.get_by_text("It is gone.")).to_be_visible()
+            await expect(page.get_by_text("It is gone.")).to_have_count(1)
+
+    assert untouched
+    assert not (folder / "build").exists()
+
+
+async def test_open_hands_a_link_to_the_browser(home: Path, folder: Path, tmp_path: Path) -> None:
+    """`--open` starts the browser with a link that logs in; the output has no code for a log to keep."""
+    noted, opener = tmp_path / "noted", tmp_path / "opener"
+    os.mkfifo(noted)
+    opener.write_text(f'#!/bin/sh\nprintf %s "$1" > {noted}\n')
+    opener.chmod(0o700)
+    (home / "config.yaml").parent.mkdir(exist_ok=True)
+    (home / "config.yaml").write_text("serve: {port: 0}")
+    async with serve_program(home, folder, "--open", BROWSER=f"{opener} %s") as (process, url):
+        link = await asyncio.wait_for(asyncio.to_thread(noted.read_text), LIMIT_SECONDS)
+        made = PageLogins(Home(home), ServerTokens(Home(home))).redeem(link.partition("#")[2])
+        assert process.stderr is not None
+        said = await asyncio.wait_for(process.stderr.readline(), LIMIT_SECONDS)
+
+    assert link.startswith(f"{url}/login#")
+    assert made is not None
+    assert b"#" not in said
 
 
 async def test_the_page_says_that_the_server_is_gone_and_comes_back(home: Path, folder: Path) -> None:

@@ -1,6 +1,6 @@
 // The conversation: what was said and done, and where a person writes.
 
-import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact-htm.js";
+import { Component, html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact-htm.js";
 import { at, post, request } from "./api.js";
 import { Call, Plan } from "./calls.js";
 import { conversation, open, say, stop, waiting } from "./conversation.js";
@@ -104,7 +104,7 @@ function Transcript({ now, isEmpty }) {
       ${isEmpty && !now.problem && html`<${Welcome} />`}
       ${now.isLoading && html`<p class="muted" role="status">Loading the conversation…</p>`}
       ${now.problem && html`<p class="problem" role="alert">${now.problem} <button type="button" onClick=${() => open(now.id)}>Try again</button></p>`}
-      ${now.items.map((item, n) => html`<${Item} key=${item.key} item=${item} approvals=${approvals} takesKeys=${item.key === firstOpen}
+      ${now.items.map((item, n) => html`<${Item} key=${item.key} item=${item} known=${approvals.find((one) => one.id === item.id)} takesKeys=${item.key === firstOpen}
         isLast=${now.items[n + 1]?.kind !== "call"} />`)}
       ${left.map((one, n) => one.kind === "approval"
         ? html`<${Approval} key=${one.id} item=${one} takesKeys=${!firstOpen && n === 0} />` : html`<${Question} key=${one.id} item=${one} />`)}
@@ -115,16 +115,23 @@ function Transcript({ now, isEmpty }) {
   </div>`;
 }
 
-function Item({ item, approvals, takesKeys, isLast }) {
-  switch (item.kind) {
-    case "user": return html`<${UserMessage} item=${item} />`;
-    case "answer": return html`<${Answer} item=${item} isLast=${isLast} />`;
-    case "call": return html`<${Call} item=${item} />`;
-    case "approval": return html`<${Approval} item=${item} known=${approvals.find((one) => one.id === item.id)} takesKeys=${takesKeys} />`;
-    case "question": return html`<${Question} item=${item} />`;
-    case "child": return html`<p class="notice">Subagent, ${item.state}: ${visible(item.goal)}${item.what ? ` · ${visible(item.what)}` : ""}</p>`;
-    case "end": return html`<p class=${item.outcome === "interrupted" ? "notice" : "problem"} role="status">${visible(item.problem)}</p>`;
-    default: return html`<p class="notice">${visible(item.text)}</p>`;
+// A stream changes one item many times a second; the others are left alone.
+class Item extends Component {
+  shouldComponentUpdate(next) {
+    return ["item", "known", "takesKeys", "isLast"].some((name) => next[name] !== this.props[name]);
+  }
+
+  render({ item, known, takesKeys, isLast }) {
+    switch (item.kind) {
+      case "user": return html`<${UserMessage} item=${item} />`;
+      case "answer": return html`<${Answer} item=${item} isLast=${isLast} />`;
+      case "call": return html`<${Call} item=${item} />`;
+      case "approval": return html`<${Approval} item=${item} known=${known} takesKeys=${takesKeys} />`;
+      case "question": return html`<${Question} item=${item} />`;
+      case "child": return html`<p class="notice">Subagent, ${item.state}: ${visible(item.goal)}${item.what ? ` · ${visible(item.what)}` : ""}</p>`;
+      case "end": return html`<p class=${item.outcome === "interrupted" ? "notice" : "problem"} role="status">${visible(item.problem)}</p>`;
+      default: return html`<p class="notice">${visible(item.text)}</p>`;
+    }
   }
 }
 

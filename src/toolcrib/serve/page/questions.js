@@ -2,7 +2,7 @@
 
 import { html, useEffect, useRef, useState } from "./vendor/preact-htm.js";
 import { at, get, post } from "./api.js";
-import { refreshWaiting, waiting } from "./conversation.js";
+import { conversation, open, refreshWaiting, waiting } from "./conversation.js";
 import { announce, createStore, onLink, useLoaded, useNow, useStore } from "./state.js";
 import { Ago, Diff, duration, visible } from "./text.js";
 
@@ -38,6 +38,8 @@ export function Approval({ item, known, takesKeys = false }) {
       const { late, run_id } = await post(at`/api/approvals/${asked.id}`, { choice, reason });
       setBusy(`done ${choice}`);
       announce(SAID[choice]);
+      // Its own run is gone, after a restart for example: another one goes on from here.
+      if (run_id && conversation.get().id === asked.session_id) open(asked.session_id);
       if (late && choice !== "deny") setProblem(run_id ? "The run goes on." : "The run had stopped waiting: the answer counts when it asks again.");
     } catch (error) {
       setBusy("");

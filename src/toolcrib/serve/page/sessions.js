@@ -67,6 +67,14 @@ export function SessionsScreen() {
     refreshSessions();
   }
   const fork = (one) => attempt(async () => go(`/chat/${(await post(at`/api/sessions/${one.id}/fork`)).id}`));
+  const save = (one) => attempt(async () => {
+    const { text } = await get(at`/api/sessions/${one.id}/export`);
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([text], { type: "text/markdown" }));
+    link.download = `${(one.title || one.id).replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 60)}.md`;
+    link.click();
+    URL.revokeObjectURL(link.href);
+  });
   const remove = () => attempt(async () => {
     const { id } = gone;
     setGone(null);
@@ -82,6 +90,7 @@ export function SessionsScreen() {
         <p class="muted"><${Ago} at=${one.updated_at} /> · ${one.message_count} messages · ${visible(one.source)}${one.model ? ` · ${visible(one.model)}` : ""}${
           one.usage.output_tokens ? ` · ${count((one.usage.input_tokens ?? 0) + one.usage.output_tokens)} tokens` : ""}${one.usage.cost_usd ? ` · ${money(one.usage.cost_usd)}` : ""}</p></div>
       <div class="tools"><button type="button" class="quiet" aria-label=${`Fork ${titleOf(one)}`} onClick=${() => fork(one)}>Fork</button>
+        <button type="button" class="quiet" aria-label=${`Export ${titleOf(one)}`} onClick=${() => save(one)}>Export</button>
         <button type="button" class="quiet deny" aria-label=${`Delete ${titleOf(one)}`} onClick=${() => setGone(one)}>Delete</button></div></li>`)}</ul>
     ${search?.hits.length > 0 && html`<section><h2>Said in</h2><ul class="rows">${search.hits.map((one) => html`<li key=${one.message_id}><div>
       <a class="title" href=${`/chat/${one.session_id}`} onClick=${onLink}>${titleOf(one)}</a><p class="muted clip">${visible(one.text.slice(0, 300))}</p></div></li>`)}</ul></section>`}
