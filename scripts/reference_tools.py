@@ -60,6 +60,12 @@ FACTS = {
         "runs the script as `python3 -c`; the calls that it makes are judged one by one",
         "in a sandbox around the folder of the session, or where its commands run (`code_execution.sandbox`)",
     ),
+    "ha_call_service": Facts(
+        "changes what is in the home: needs approval, except for lights and other things that are easily undone", HERE
+    ),
+    "ha_get_state": Facts("asks Home Assistant", HERE),
+    "ha_list_entities": Facts("asks Home Assistant", HERE),
+    "ha_list_services": Facts("asks Home Assistant", HERE),
     "image_generate": Facts(
         "spends money, unless the service runs on a machine of yours; reads the images that it changes", HERE
     ),

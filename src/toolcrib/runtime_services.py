@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from toolcrib.core.ports import FileSnapshots
     from toolcrib.cron.service import CronService
     from toolcrib.files.service import FileService
+    from toolcrib.integrations.home_assistant import HomeAssistantService
     from toolcrib.mcp.client.manager import McpClientManager
     from toolcrib.media.generation.service import GenerationService
     from toolcrib.media.service import VisionService
@@ -278,6 +279,12 @@ class RuntimeServices:
         from toolcrib.providers.mixture import MixtureService  # noqa: PLC0415
 
         return MixtureService(self._runtime.settings)
+
+    @lazy
+    def home_assistant(self) -> HomeAssistantService:
+        from toolcrib.integrations.home_assistant import HomeAssistantService  # noqa: PLC0415
+
+        return HomeAssistantService(lambda: self.web.client)
 
     @lazy
     def snapshots(self) -> FileSnapshots | None:
