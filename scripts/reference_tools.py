@@ -100,6 +100,7 @@ FACTS = {
     "web_extract": Facts("reaches the hosts of the pages", HERE),
     "web_search": Facts("sends the query to a search service; asks the person first, if no key is set", HERE),
     "write_file": Facts("writes the file", WITH_COMMANDS),
+    "x_search": Facts("sends the query to xAI, and spends money", HERE),
     "xai_video_edit": Facts("spends money", HERE),
     "xai_video_extend": Facts("spends money", HERE),
 }

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from toolcrib.cron.service import CronService
     from toolcrib.files.service import FileService
     from toolcrib.integrations.home_assistant import HomeAssistantService
+    from toolcrib.integrations.x_search import PostSearchService
     from toolcrib.mcp.client.manager import McpClientManager
     from toolcrib.media.generation.service import GenerationService
     from toolcrib.media.service import VisionService
@@ -285,6 +286,12 @@ class RuntimeServices:
         from toolcrib.integrations.home_assistant import HomeAssistantService  # noqa: PLC0415
 
         return HomeAssistantService(lambda: self.web.client)
+
+    @lazy
+    def post_search(self) -> PostSearchService:
+        from toolcrib.integrations.x_search import PostSearchService  # noqa: PLC0415
+
+        return PostSearchService(lambda: self.web.client)
 
     @lazy
     def snapshots(self) -> FileSnapshots | None:

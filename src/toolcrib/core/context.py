@@ -332,6 +332,12 @@ class HomeAssistantPort(Protocol):
     def call_effects(self, args: JsonObject) -> tuple[Effect, ...]: ...
 
 
+class PostSearchPort(ToolService, Protocol):
+    """Searches posts on X."""
+
+    def effects(self) -> tuple[Effect, ...]: ...
+
+
 class BrowserPort(Protocol):
     """The browser tools."""
 
@@ -505,6 +511,9 @@ class Services(Protocol):
 
     @property
     def home_assistant(self) -> HomeAssistantPort: ...
+
+    @property
+    def post_search(self) -> PostSearchPort: ...
 
     @property
     def plugins(self) -> Sequence[Any]:

@@ -141,9 +141,7 @@ class HomeAssistantService:
         if not domain or not service:
             raise HomeFailed("name the domain and the service, for example light and turn_on")
         if domain in BLOCKED_DOMAINS:
-            raise HomeFailed(
-                f"services of {domain!r} run code on the machine of Home Assistant, and are never called"
-            )
+            raise HomeFailed(f"services of {domain!r} run code on the machine of Home Assistant, and are never called")
         data = args.get("data") or {}
         if isinstance(data, str):
             # Models write objects as text.
