@@ -56,6 +56,8 @@ FACTS = {
         HERE,
     ),
     "delegate_task": Facts("none of its own; the calls of helpers are judged one by one", AN_AGENT),
+    "discord": Facts("asks Discord; a new thread needs approval", HERE),
+    "discord_admin": Facts("asks Discord; whatever changes something there needs approval", HERE),
     "execute_code": Facts(
         "runs the script as `python3 -c`; the calls that it makes are judged one by one",
         "in a sandbox around the folder of the session, or where its commands run (`code_execution.sandbox`)",

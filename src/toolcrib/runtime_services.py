@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from toolcrib.core.ports import FileSnapshots
     from toolcrib.cron.service import CronService
     from toolcrib.files.service import FileService
+    from toolcrib.integrations.discord import DiscordService
     from toolcrib.integrations.home_assistant import HomeAssistantService
     from toolcrib.integrations.x_search import PostSearchService
     from toolcrib.mcp.client.manager import McpClientManager
@@ -292,6 +293,12 @@ class RuntimeServices:
         from toolcrib.integrations.x_search import PostSearchService  # noqa: PLC0415
 
         return PostSearchService(lambda: self.web.client)
+
+    @lazy
+    def discord(self) -> DiscordService:
+        from toolcrib.integrations.discord import DiscordService  # noqa: PLC0415
+
+        return DiscordService(lambda: self.web.client)
 
     @lazy
     def snapshots(self) -> FileSnapshots | None:

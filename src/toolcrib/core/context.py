@@ -338,6 +338,16 @@ class PostSearchPort(ToolService, Protocol):
     def effects(self) -> tuple[Effect, ...]: ...
 
 
+class DiscordPort(Protocol):
+    """The Discord servers of the user's bot."""
+
+    async def take_part(self, args: JsonObject, ctx: ToolContext) -> str: ...
+
+    async def manage(self, args: JsonObject, ctx: ToolContext) -> str: ...
+
+    def effects(self, args: JsonObject) -> tuple[Effect, ...]: ...
+
+
 class BrowserPort(Protocol):
     """The browser tools."""
 
@@ -514,6 +524,9 @@ class Services(Protocol):
 
     @property
     def post_search(self) -> PostSearchPort: ...
+
+    @property
+    def discord(self) -> DiscordPort: ...
 
     @property
     def plugins(self) -> Sequence[Any]:
