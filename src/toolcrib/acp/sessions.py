@@ -118,6 +118,9 @@ class EditorSessions:
         self._editor = editor
         self._hosts = hosts
         self._open: dict[str, EditorSession] = {}
+        self._changing = asyncio.Lock()
+        """Held while sessions are opened and closed: an editor may load one twice at once."""
+        self._is_ended = False
 
     def find(self, session_id: str) -> EditorSession:
         """An open session; raises UnknownSession."""
@@ -133,25 +136,33 @@ class EditorSessions:
         return found
 
     async def new(self, cwd: str, servers: Sequence[Any]) -> EditorSession:
-        return await self._opened(cwd, servers, None)
+        async with self._changing:
+            return await self._opened(cwd, servers, None)
 
     async def reopen(self, session_id: str, cwd: str, servers: Sequence[Any]) -> EditorSession:
         """A stored session; one that is open here is closed first."""
-        stored = self.stored(session_id)
-        if session_id in self._open:
-            await self.close(session_id)
-        return await self._opened(cwd, servers, stored)
+        async with self._changing:
+            stored = self.stored(session_id)
+            await self._close(session_id)
+            return await self._opened(cwd, servers, stored)
 
     async def fork(self, session_id: str, cwd: str, servers: Sequence[Any]) -> EditorSession:
         """A new session that continues from a copy of another one."""
-        stored = self.stored(session_id)
-        return await self._opened(cwd, servers, await asyncio.to_thread(self._hosts.store.branch, stored.id))
+        async with self._changing:
+            stored = self.stored(session_id)
+            copy = await asyncio.to_thread(self._hosts.store.branch, stored.id)
+            return await self._opened(cwd, servers, copy)
 
     async def close(self, session_id: str) -> None:
-        session = self.find(session_id)
-        del self._open[session_id]
-        await session.close()
-        await self._hosts.close(session.host)
+        async with self._changing:
+            self.find(session_id)
+            await self._close(session_id)
+
+    async def _close(self, session_id: str) -> None:
+        session = self._open.pop(session_id, None)
+        if session is not None:
+            await session.close()
+            await self._hosts.close(session.host)
 
     def list(self, cwd: str | None, cursor: str | None) -> ListSessionsResponse:
         """The sessions with messages, newest first."""
@@ -171,11 +182,15 @@ class EditorSessions:
 
     async def end(self) -> None:
         """Close everything, because the editor is gone. What the agents did is in the store."""
-        for session_id in list(self._open):
-            await self.close(session_id)
-        await self._hosts.end()
+        async with self._changing:
+            self._is_ended = True
+            for session_id in list(self._open):
+                await self._close(session_id)
+            await self._hosts.end()
 
     async def _opened(self, cwd: str, servers: Sequence[Any], stored: Session | None) -> EditorSession:
+        if self._is_ended:
+            raise UsageError("the connection has ended")
         folder = _existing_folder(cwd)
         opened = await asyncio.to_thread(self._hosts.open, self._editor, folder, servers)
         try:
