@@ -15,7 +15,7 @@ from acp.agent.connection import AgentSideConnection
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.acp.editors import LIMIT_SECONDS, check_transcript, write_home
+from tests.acp.editors import LIMIT_SECONDS, TestEditor, check_transcript, connected, write_home
 from toolcrib.acp.agent import EditorAgent
 from toolcrib.acp.sessions import OwnHosts
 from toolcrib.acp.transport import StdioTransport, encoded, is_message
@@ -194,6 +194,25 @@ async def test_a_second_prompt_is_refused_while_the_first_goes_on(home: Path, tm
     assert editor.heard == dict.fromkeys(editor.asked, 1)
     stored = SessionStore(home / "sessions.db").messages(editor.sessions[0])
     assert [one.message.text for one in stored] == ["first", "One."]
+
+
+@pytest.mark.parametrize("updates", range(9))
+async def test_a_cancel_at_any_point_ends_the_turn_in_order(home: Path, tmp_path: Path, updates: int) -> None:
+    """After so many updates: before the model, in its text, during a command, a question, an edit, or too late."""
+    write_home(home, STEPS)
+    editor = TestEditor("once")
+    async with connected(editor, tmp_path / "work") as open:
+        session = await open.new()
+        await editor.until(lambda: editor.updates)
+        asking = asyncio.ensure_future(open.ask(session.session_id))
+        asking.add_done_callback(lambda _: editor.changed.set())
+        await editor.until(lambda: len(editor.updates) > updates or asking.done())
+        await open.conn.cancel(session_id=session.session_id)
+        assert (await asking).stop_reason in ("cancelled", "end_turn")
+        assert (await open.ask(session.session_id, "/usage")).stop_reason == "end_turn"
+    messages = [one.message for one in SessionStore(home / "sessions.db").messages(session.session_id)]
+    called = [call.id for one in messages for call in one.tool_calls]
+    assert sorted(one.call_id for one in messages if one.role == "tool") == sorted(called)
 
 
 def test_messages_are_valid_json_whatever_they_hold() -> None:

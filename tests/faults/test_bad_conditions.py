@@ -58,6 +58,7 @@ class Row:
 
 
 ROWS = (
+    Row("acp install", "zed", "prints"),
     Row("approvals explain"),
     Row("approvals list"),
     Row("approvals revoke", "1", "config"),

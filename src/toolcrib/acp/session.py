@@ -312,7 +312,7 @@ class EditorSession:
     # Used by the environments, on their loop
 
     def files(self, inner: EnvironmentFiles) -> EnvironmentFiles:
-        return EditorFiles(inner, self._editor, self.agent.session_id, self._texts)
+        return EditorFiles(inner, self._editor, self.agent.session_id, self.agent.cwd, self._texts)
 
     def runner(self, environment: Environment, call: TerminalCall) -> Environment:
         def created(terminal_id: str) -> None:
