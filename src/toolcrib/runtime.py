@@ -36,6 +36,7 @@ from toolcrib.dispatch.executors import AsyncExecutor, DaemonPool, SyncExecutor
 from toolcrib.dispatch.parallel import CallQueue, OnResult, OnStart, run_batch
 from toolcrib.dispatch.pipeline import NullRecorder, Pipeline, PipelineLimits, unwrap_tool_call
 from toolcrib.hooks.manager import HookManager
+from toolcrib.hooks.shell import register_shell_hooks
 from toolcrib.plugins.load import LoadedPlugin, load_plugins
 from toolcrib.registry import discovery
 from toolcrib.registry.default import registry as default_registry
@@ -179,6 +180,8 @@ class Runtime:
         self.loaded_plugins += load_plugins(
             self.settings, self.registry, self.hooks, cache=cache, services=self.services.get
         )
+        if self.settings.shell_hooks and not self.settings.safe_mode:
+            register_shell_hooks(self.hooks, self.settings.shell_hooks)
         cache.save()
 
     def close(self) -> None:
@@ -288,6 +291,17 @@ class Runtime:
     def mcp(self) -> McpClientManager:
         """The MCP servers of this runtime."""
         return self.services.mcp
+
+    async def end_session(self, session_id: str) -> None:
+        """End the processes of a client that disconnected, close its environments and browser, drop its grants."""
+        if self.has_terminal:
+            terminal = self.terminal
+            await terminal.loop.run(terminal.processes.registry.kill_all(session_id, source="client_gone"))
+            await terminal.loop.run(terminal.environments.close_session(session_id))
+        await self.services.end_session(session_id)
+        gate = getattr(self.gate, "made", None)
+        if gate is not None:
+            gate.grants.clear_session(session_id)
 
     def set_recorder(self, recorder: Recorder) -> None:
         """Record the calls of this runtime from now on, unless something records them already."""

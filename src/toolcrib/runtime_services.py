@@ -39,8 +39,11 @@ if TYPE_CHECKING:
     from toolcrib.cron.service import CronService
     from toolcrib.files.service import FileService
     from toolcrib.mcp.client.manager import McpClientManager
+    from toolcrib.media.generation.service import GenerationService
     from toolcrib.media.service import VisionService
+    from toolcrib.media.speech.service import SpeechService
     from toolcrib.plugins.load import LoadedPlugin
+    from toolcrib.providers.mixture import MixtureService
     from toolcrib.skills.service import SkillService
     from toolcrib.terminal.call import TerminalCall
     from toolcrib.terminal.service import TerminalService
@@ -254,6 +257,27 @@ class RuntimeServices:
         service = VisionService(self._runtime.settings, self)
         self._closing.callback(service.close)
         return service
+
+    @lazy
+    def generation(self) -> GenerationService:
+        from toolcrib.media.generation.service import GenerationService  # noqa: PLC0415
+
+        return GenerationService(self._runtime.settings, self, lambda: self.web.client)
+
+    @lazy
+    def speech(self) -> SpeechService:
+        """Speech and its recognition; it ends its worker process when it is closed."""
+        from toolcrib.media.speech.service import SpeechService  # noqa: PLC0415
+
+        service = SpeechService(self._runtime.settings, self, lambda: self.web.client)
+        self._closing.callback(service.close)
+        return service
+
+    @lazy
+    def mixture(self) -> MixtureService:
+        from toolcrib.providers.mixture import MixtureService  # noqa: PLC0415
+
+        return MixtureService(self._runtime.settings)
 
     @lazy
     def snapshots(self) -> FileSnapshots | None:

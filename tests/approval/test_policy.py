@@ -371,9 +371,19 @@ def test_what_is_agreed_to_for_a_server_does_not_hold_for_another():
         ((Effect("remote", "42", action="read"),), "allow"),
         ((Effect("write", "a.txt"),), "deny"),
         ((Effect("read", "a.txt"), Effect("delete", "a.txt")), "deny"),
-        ((Effect("exec", "ls"),), "deny"),
+        ((Effect("exec", "ls -la src | head -3"),), "allow"),
+        ((Effect("exec", "git log --oneline && grep -rn x . 2> /dev/null"),), "allow"),
+        ((Effect("exec", "ls", "/work", "docker", True),), "allow"),
+        ((Effect("exec", "ls > files.txt"),), "deny"),
+        ((Effect("exec", "cat a; touch b"),), "deny"),
+        ((Effect("exec", "make test"),), "deny"),
+        ((Effect("exec", "kill 4711"),), "deny"),
+        ((Effect("exec", "git reflog expire --all"),), "deny"),
+        ((Effect("exec", "ls $(unknown)"),), "deny"),
+        ((Effect("exec", "cat", caution="types into 'vi'"),), "deny"),
         ((Effect("remote", "42", action="update"),), "deny"),
         ((Effect("schedule", "x"),), "deny"),
+        ((Effect("process", "proc_1"),), "deny"),
         (None, "deny"),
     ],
 )
@@ -382,7 +392,14 @@ def test_plan_mode_allows_only_what_reads_whatever_is_switched_off(effects, outc
     policy = replace(POLICY, session_mode="plan", yolo=True, mode="off")
     decision = decide(policy, Action(tool="x", effects=effects, cwd=WORKSPACE), [Grant("*")], read_command)
     assert decision.outcome == outcome
-    assert outcome == "allow" or "plan mode allows only tools that read" in decision.reasons[-1]
+    assert outcome == "allow" or "plan mode allows only tools and commands that read" in decision.reasons[-1]
+
+
+@pytest.mark.parametrize("mode", ["ask", "auto-edit"])
+def test_ending_a_process_of_the_session_is_not_asked_about(mode):
+    """Only plan mode refuses it."""
+    decision = do(Effect("process", "proc_1"), tool="process", policy=replace(POLICY, session_mode=mode))
+    assert decision.outcome == "allow"
 
 
 @pytest.mark.parametrize("mode", ["ask", "auto-edit"])

@@ -12,7 +12,7 @@ from tests.browser.conftest import Browsing, html
 from tests.web.sites import Site
 from toolcrib.browser import chromium
 from toolcrib.browser.chromium import BrowserFailed
-from toolcrib.compat.agent_web_providers import BrowserProvider
+from toolcrib.compat.agent_providers import BrowserProvider
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.runtime import Runtime

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from toolcrib.registry.collisions import AGENT_STATE_TOOLS
+from toolcrib.registry.compat_imports import explain_missing_module, missing_internals
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.discovery import load_builtin_tools, load_tool_file
-from toolcrib.registry.reference_internals import explain_missing_module, missing_internals
+from toolcrib.registry.registration import AGENT_STATE_TOOLS
 from toolcrib.registry.registry import ToolRegistry
 
 REGISTERS = """

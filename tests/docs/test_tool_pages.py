@@ -16,7 +16,7 @@ FOLDER = REPOSITORY / "docs" / "reference" / "tools"
 PAGES = sorted(page for page in FOLDER.glob("*.md") if page.name != "README.md")
 
 
-ABOUT_THE_WORLD = ("file", "earlier conversation", "served", "the search service answers")
+ABOUT_THE_WORLD = ("file", "earlier conversation", "served", "the search service answers", "a service answers")
 """Blocks that are neither calls nor their answers."""
 
 

@@ -11,6 +11,7 @@ around it:
     <!-- the helper says: TEXT -->          what a helper reports
     <!-- served: NAME -->                   the block is a page of a web server on this machine, whose address is `site`
     <!-- the search service answers -->     the block is the answer of a SearXNG server to every query
+    <!-- a service answers: VARIABLE/PATH --> the block is what the server at the address in VARIABLE answers there
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ MARKS = (
     "the helper says",
     "served",
     "the search service answers",
+    "a service answers",
 )
 TYPES = {".html": "text/html; charset=utf-8", ".json": "application/json", ".txt": "text/plain; charset=utf-8"}
 
@@ -113,6 +115,10 @@ class ToolPage:
         elif block.mark == "the search service answers":
             self._site.pages["/search"] = (200, {"content-type": "application/json"}, block.body.encode())
             self._patch.setenv("SEARXNG_URL", self._site.address)
+        elif block.mark == "a service answers":
+            variable, _, path = block.value.partition("/")
+            self._site.pages[f"/{path}"] = (200, {"content-type": "application/json"}, block.body.encode())
+            self._patch.setenv(variable, self._site.address)
         elif block.mark == "earlier conversation":
             model = ScriptedProvider([block.body.strip()])
             async with Agent(host=agent.host, model=model, toolsets=[]) as earlier:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolcrib.core.ignore_rules import IgnoreFile
 from toolcrib.files.search_query import GlobError, PatternError, path_test, shorten_line
-from toolcrib.files.search_walk import IgnoreFile
 from toolcrib.files.search_worker import ContentSearch, required_text
 
 
@@ -197,7 +197,7 @@ def test_a_shown_line_is_short_and_holds_its_match(text: str, at: int) -> None:
 )
 def test_rules_of_ignore_files_are_those_of_git(rules: str, path: str, expected: bool | None) -> None:
     """The last matching rule decides, malformed rules don't count, and braces are ordinary characters."""
-    assert IgnoreFile(rules.encode()).decides(path) is expected
+    assert IgnoreFile(rules.encode()).decides(path.encode()) is expected
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.media.services import Asking, OpenMedia
 from tests.web.sites import Site, serve
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.registry import ToolRegistry
@@ -75,3 +76,26 @@ def open_vision(
     yield make
     for service in closing:
         service.close()
+
+
+@pytest.fixture
+def asking() -> Asking:
+    return Asking()
+
+
+@pytest.fixture
+def open_media(make_runtime: Callable[..., Runtime], site: Site, tmp_path: Path, asking: Asking) -> OpenMedia:
+    """Makes runtimes in a workspace with these sections of the config; they may reach the site."""
+
+    def make(**sections: Any) -> Runtime:
+        config = {
+            "web": {"ports": [80, 443, site.port]},
+            "security": {"allow_private_urls": True},
+            **sections,
+        }
+        workspace = tmp_path / "work"
+        workspace.mkdir(exist_ok=True)
+        registry = ToolRegistry(parent=default_registry)
+        return make_runtime(json.dumps(config), registry=registry, workspace=workspace, approver=asking)
+
+    return make

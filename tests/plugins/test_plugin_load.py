@@ -17,7 +17,7 @@ import pytest
 from toolcrib.config.env_vars import OPTIONAL_ENV_VARS
 from toolcrib.core.errors import PluginError, UsageError
 from toolcrib.plugins.load import load_plugins
-from toolcrib.registry.reference_internals import HERMES_PACKAGES
+from toolcrib.registry.compat_imports import HERMES_PACKAGES
 from toolcrib.runtime import Runtime
 
 HELLO = """

@@ -15,9 +15,9 @@ import pytest
 from tests.registry.declaring import declare, ok, schema
 from toolcrib.core.errors import PluginToolOverrideError
 from toolcrib.core.types import Source
-from toolcrib.registry.collisions import PLUGIN_NAMESPACE, SOURCE_ATTRIBUTE
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.discovery import load_builtin_tools
+from toolcrib.registry.registration import PLUGIN_NAMESPACE, SOURCE_ATTRIBUTE
 from toolcrib.registry.registry import ToolRegistry
 
 PLUGIN_CODE = '''

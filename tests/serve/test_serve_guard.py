@@ -18,6 +18,7 @@ from toolcrib.config.serve_settings import ServeSettings
 from toolcrib.providers.scripted import calls
 from toolcrib.serve.app import UnsafeStart, require_safe_start
 from toolcrib.serve.guard import AccessMiddleware
+from toolcrib.serve.metrics import ServerMetrics
 from toolcrib.serve.tokens import ServerTokens, TokenError
 
 BODY = {"text": "hello"}
@@ -55,7 +56,7 @@ async def test_other_sites_get_nothing(home: Path, headers: dict[str, str], stat
     """A page of another site cannot use the server, even with the token."""
     async with serving(home) as served, served.http(**headers) as http:
         response = await http.post("/api/runs", json=BODY, headers=headers)
-        started = served.server.runs.store.list()
+        started = served.server.runs.store.list(owner="")
 
     assert response.status_code == status
     assert started == []
@@ -143,6 +144,7 @@ async def test_a_slow_body_is_given_up(home: Path) -> None:
         app = AccessMiddleware(
             served.server.app("127.0.0.1")._app,  # type: ignore[attr-defined]
             msgspec.structs.replace(served.server.app("127.0.0.1")._guard, body_seconds=0.05),  # type: ignore[attr-defined]
+            ServerMetrics(),
         )
         transport = httpx2.ASGITransport(app)
         sent = asyncio.Event()
@@ -170,7 +172,7 @@ async def test_streams_are_limited(home: Path) -> None:
             second = await http.get(f"/api/runs/{run}/events")
             chat = await http.post("/v1/chat/completions", json=question)
             response = await http.post("/v1/responses", json={"input": "x", "stream": True})
-            started = served.server.runs.store.list()
+            started = served.server.runs.store.list(owner="")
 
     assert [one.status_code for one in (second, chat, response)] == [429] * 3
     assert len(started) == 1

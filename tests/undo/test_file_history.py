@@ -592,9 +592,9 @@ def test_a_huge_tree_is_one_note(tmp_path: Path) -> None:
     """What is beyond the limit is told once, not for each file."""
     for name in range(20):
         (tmp_path / f"f{name:02}").touch()
-    snapshot = PathSnapshot(LocalFiles(), store.UndoStore(tmp_path / "store"), limits=SnapshotLimits(max_files=5))
+    snapshot = PathSnapshot(LocalFiles(), store.UndoStore(tmp_path / "store"))
 
-    snapshot.take([str(tmp_path)])
+    snapshot.take([str(tmp_path)], SnapshotLimits(max_files=5))
 
     assert len(snapshot.states) == 5
     assert len(snapshot.notes) == 1

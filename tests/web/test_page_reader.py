@@ -9,6 +9,7 @@ import pytest
 
 from toolcrib.web.html_markdown import page_title, parse_html, to_markdown
 from toolcrib.web.page_reader import PageReader, PageUnreadable
+from toolcrib.web.page_worker import html_page
 
 PAGE = b"<html><head><title>T</title></head><body><p>" + b"Some words of a page. " * 30 + b"</p></body></html>"
 
@@ -137,3 +138,34 @@ def test_the_main_part_is_preferred() -> None:
 def test_titles(head: str, title: str) -> None:
     """A page's title is what it says about itself."""
     assert page_title(parse_html(head)) == title
+
+
+SENTENCES = "The harbour is open all year, and its boats leave with the tide. " * 6
+MENU = "<nav>" + "".join(f"<li><a href='/{n}'>Topic number {n} of the manual</a></li>" for n in range(20)) + "</nav>"
+
+
+def test_a_menu_is_no_content_unless_there_is_nothing_else() -> None:
+    """What stands around the content is left out; a page that consists of links keeps them."""
+    read = html_page(f"<html><body>{MENU}<div><p>{SENTENCES}</p></div>{MENU}</body></html>", "https://a.example/")
+    assert "The harbour" in read["text"]
+    assert "Topic" not in read["text"]
+    index = html_page(f"<html><body>{MENU}<p>Welcome.</p></body></html>", "https://a.example/")
+    assert "Topic number 19" in index["text"]
+
+
+@pytest.mark.parametrize(
+    "attributes", ["hidden", "aria-hidden='true'", "style='DISPLAY : none'", "style='color:red;font-size:0'"]
+)
+def test_what_nobody_sees_is_not_read(attributes: str) -> None:
+    """Hidden text is left out, unless it is all there is: then a script was to show it."""
+    hidden = f"<div {attributes}><p>An order for machines. {SENTENCES}</p></div>"
+    assert "order" not in html_page(f"<html><body><p>{SENTENCES}</p>{hidden}</body></html>", "")["text"]
+    assert "The harbour" in html_page(f"<html><body>{hidden}</body></html>", "")["text"]
+
+
+def test_links_lead_somewhere_or_are_plain_text() -> None:
+    """Links are full addresses; scripts, embedded data and broken addresses are none."""
+    links = "<a href='../up'>up</a> <a href=' JavaScript:x()'>run</a> <a href='data:text/html,x'>inline</a>"
+    page = f"<html><body><main><p>{SENTENCES} {links} <a href='//[x/y'>broken</a></p></main></body></html>"
+    text = html_page(page, "https://a.example/b/c")["text"]
+    assert "[up](https://a.example/up) run inline broken" in text

@@ -75,6 +75,7 @@ class Agent:
         without_tools: Collection[str] = (),
         source: str = "",
         parent_id: str = "",
+        owner: str = "",
     ) -> None:
         host = _renamed_host(host, workshop)
         if host is not None and (approver is not None or asker is not None or home is not None):
@@ -93,6 +94,7 @@ class Agent:
         )
         runtime, settings = self.host.runtime, self.host.settings
         runtime.load()
+        self.host.external_memory.attach()
         runtime.toolsets.require([*(toolsets or ()), *disabled_toolsets])
         disabled = [*settings.agent.disabled_toolsets, *disabled_toolsets]
         self.tool_selection = ToolSelection(runtime, self.host.renderings, toolsets, disabled, without_tools)
@@ -109,6 +111,7 @@ class Agent:
         self.mode: Mode = mode or settings.agent.mode
         """How much it may do on its own; may be changed at any time, also while it works."""
         self._own_prompt, self._ended = system_prompt, False
+        self._owner = owner
         self._open(self._open_session(session_id, source or self.host.platform, parent_id))
 
     def _open(self, session: Session) -> None:
@@ -178,7 +181,8 @@ class Agent:
         """What the user should know about this session before resuming it, as sentences."""
         unknown = [message.name for message in self.repaired if is_outcome_unknown(message)]
         told = [f"the outcome of a call to {name} is unknown, because its process was killed" for name in unknown]
-        return [*told, *(str(one) for one in self.host.memory.left_out(self.session_id))]
+        missing = [self.host.external_memory.problem] if self.host.external_memory.problem else []
+        return [*told, *missing, *(str(one) for one in self.host.memory.left_out(self.session_id))]
 
     def changed_paths(self) -> list[str]:
         """The files that the tools of this session changed."""
@@ -376,6 +380,7 @@ class Agent:
             toolsets=tuple(self.tool_selection.toolsets),
             parent_id=parent_id,
             parent_kind="delegate" if parent_id else "",
+            owner=self._owner,
         )
 
     def _subagent(self, task: DelegatedTask) -> Agent:
@@ -410,7 +415,7 @@ class Agent:
         sources = PromptSources(
             home=settings.home,
             cwd=self._cwd,
-            memory=self.host.memory.snapshot(session.id) if settings.memory.enabled else "",
+            memory=self._memory_for_prompt(session.id),
             tool_names=frozenset(self.tools),
             plugins=self.host.runtime.loaded_plugins,
         )
@@ -418,6 +423,10 @@ class Agent:
         if profile.project_files:
             self.host.store.update(session.id, system_prompt=prompt)
         return prompt
+
+    def _memory_for_prompt(self, session_id: str) -> str:
+        own = self.host.memory.snapshot(session_id) if self.host.settings.memory.enabled else ""
+        return "\n\n".join(filter(None, (own, self.host.external_memory.prompt_block())))
 
     def _spent(self, usage: Usage, purpose: str) -> None:
         self.host.store.add_usage(self.session_id, usage, purpose=purpose)

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from toolcrib.agent.auxiliary import AuxiliaryModel
 from toolcrib.agent.conversation import ASCII_CHARS_PER_TOKEN, Conversation, estimate_message_tokens, message_groups
 from toolcrib.agent.events import Compressed
+from toolcrib.agent.model_request import AuxiliaryModel
 from toolcrib.core.messages import Message
 from toolcrib.core.models import ModelError
 

@@ -106,7 +106,7 @@ class _Work:
     async def with_script_alone(self) -> RunOutcome:
         """The output of the script is the result; no model is used, but a session records it."""
         job, sessions = self._job, self._host.store
-        session = sessions.create(source=PLATFORM, cwd=self._host.runtime.workspace, title=job.name)
+        session = sessions.create(source=PLATFORM, cwd=self._host.runtime.workspace, title=job.name, owner=job.owner)
         outcome = await self._script(session.id)
         said = outcome.problem or outcome.output
         sessions.append_many(session.id, [user_message(job.script), Message(role="assistant", content=said)])
@@ -129,6 +129,7 @@ class _Work:
             session_id=job.attach_to_session or None,
             cwd=job.workdir or None,
             source=PLATFORM,
+            owner=job.owner,
         )
         try:
             question = await self._question(agent)

@@ -58,8 +58,8 @@ OUTPUT_LIMIT = (
 )
 REFUSED = "the model refused to answer; word the question differently or choose another model"
 PLAN_NOTE = (
-    "\n\nPlan mode is on: look around with tools that read, and change nothing. End with a plan: numbered steps that "
-    "name the files and commands. The user accepts, edits or rejects it before you carry it out."
+    "\n\nPlan mode is on: look around with tools and commands that read, and change nothing. End with a plan: numbered "
+    "steps that name the files and commands. The user accepts, edits or rejects it before you carry it out."
 )
 MIN_ANSWER_TOKENS = 256
 CLOSING_SECONDS = 5.0

@@ -1,4 +1,4 @@
-"""Sends one request to a model: calls hooks and middleware, streams events, and can stop at any moment."""
+"""Sends requests to models: the agent's with hooks, middleware, events and a way to stop, and those for small jobs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from msgspec.structs import asdict
 from toolcrib.agent.events import AnyEvent, Notified, ReasoningStreamed, TextStreamed
 from toolcrib.agent.hooks import as_json, fire, send_through_middleware
 from toolcrib.core.context import CancelToken
+from toolcrib.core.messages import Message
 from toolcrib.core.models import (
     Delta,
     ModelError,
@@ -24,6 +25,7 @@ from toolcrib.core.models import (
     Provider,
     ReasoningDelta,
     TextDelta,
+    Usage,
 )
 from toolcrib.core.types import JsonObject
 from toolcrib.hooks.manager import HookManager
@@ -31,6 +33,7 @@ from toolcrib.providers.complete import complete
 from toolcrib.registry.results import sendable
 
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 INCOMPLETE = "\n\n[incomplete: the answer broke off here]"
 """Follows a text that is all there is of an answer, for people and for the model that reads it later."""
@@ -211,4 +214,27 @@ def _since(started: float) -> int:
     return round((time.perf_counter() - started) * 1000)
 
 
-logger = logging.getLogger(__name__)
+class AuxiliaryModel:
+    """A model for small jobs: it judges commands for the approval gate and writes summaries.
+
+    `spent` receives the usage of each request.
+    """
+
+    def __init__(self, provider: Provider, model: str, spent: Callable[[Usage, str], None] | None = None) -> None:
+        self.provider = provider
+        self.model = model
+        self._spent = spent
+
+    async def complete(self, prompt: str, *, timeout_seconds: float = 120.0, purpose: str = "approval") -> str:
+        """The model's answer to one text."""
+        request = ModelRequest(
+            model=self.model, messages=[Message(role="user", content=prompt)], timeout_seconds=timeout_seconds
+        )
+        response = await complete(self.provider, request, _ignore)
+        if self._spent is not None:
+            self._spent(response.usage, purpose)
+        return response.message.text
+
+
+def _ignore(_: Delta) -> None:
+    """No front end watches these requests."""

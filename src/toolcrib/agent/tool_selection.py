@@ -18,9 +18,7 @@ from toolcrib.runtime import Runtime
 SMALL_MODEL_SHARE = 0.6
 """The share of a tightly limited prompt that tool descriptions may take."""
 MAX_KNOWN = 8
-CHANGING_TOOLS = frozenset(
-    {"terminal", "process", "write_file", "patch", "execute_code", "memory", "cronjob", "skill_manage"}
-)
+CHANGING_TOOLS = frozenset({"write_file", "patch", "execute_code", "memory", "cronjob", "skill_manage"})
 """Built-in tools that are of no use where only reading is allowed."""
 
 

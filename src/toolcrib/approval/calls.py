@@ -11,10 +11,8 @@ from toolcrib.approval.shell.findings import Assessment, Finding
 from toolcrib.core.types import ShellSession
 
 if TYPE_CHECKING:
-    from toolcrib.approval.shell.model import ExpandedWord
-    from toolcrib.approval.shell.rules.base import CommandCall
-    from toolcrib.approval.shell.state import ShellState
-    from toolcrib.approval.shell.syntax import Redirection, Script
+    from toolcrib.approval.named_files import NamedFiles
+    from toolcrib.approval.shell.syntax import Script
 
 UNKNOWN_TEXT = "…"
 """A placeholder in texts and paths for what only the running shell knows, as in findings."""
@@ -44,30 +42,6 @@ Stack = tuple[ProgramCall, ...]
 FindingKey = tuple[str, str, tuple[int, int], tuple[str, ...], str]
 
 
-class EvaluatedCommand(msgspec.Struct, frozen=True):
-    """A command as the evaluator met it: its state is a copy from before it ran."""
-
-    first: ExpandedWord
-    """The word that names the program."""
-    call: CommandCall
-
-
-class EvaluatedRedirection(msgspec.Struct, frozen=True):
-    """A redirection as the evaluator met it."""
-
-    redirection: Redirection
-    target: ExpandedWord
-    state: ShellState
-
-
-class EvaluationTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """What an evaluation came across, in order, for whoever asks something else about the same command line."""
-
-    cwd: str
-    home: str
-    steps: tuple[EvaluatedCommand | EvaluatedRedirection, ...]
-
-
 class CommandReading(msgspec.Struct, frozen=True, kw_only=True):
     """What a command line would run, and what is dangerous about it."""
 
@@ -78,8 +52,8 @@ class CommandReading(msgspec.Struct, frozen=True, kw_only=True):
     stands_on: Mapping[FindingKey, tuple[Stack, ...]] = msgspec.field(default_factory=dict)
     complete: bool = True
     """False if `calls` may be incomplete: something was not understood, or is only known at run time."""
-    trace: EvaluationTrace | None = None
-    """None if it would not be enough: a part was not understood, or depends on which files exist."""
+    files: NamedFiles
+    """The files that it names, and whether it only reads."""
 
     def stacks(self, finding: Finding) -> tuple[Stack, ...]:
         """The commands that a finding is about; none if that is not known."""

@@ -8,15 +8,12 @@ from toolcrib.approval.analyse import assess
 from toolcrib.approval.calls import (
     UNKNOWN_TEXT,
     CommandReading,
-    EvaluatedCommand,
-    EvaluatedRedirection,
-    EvaluationTrace,
     FindingKey,
     ProgramCall,
     Stack,
 )
+from toolcrib.approval.named_files import NamedFiles
 from toolcrib.approval.shell.evaluate import Evaluator
-from toolcrib.approval.shell.expansion import Expander
 from toolcrib.approval.shell.file_lookup import FileLookup
 from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, Severity, StreamData
 from toolcrib.approval.shell.parser import parse
@@ -24,12 +21,10 @@ from toolcrib.approval.shell.paths import resolve
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import CommandLocation
 from toolcrib.approval.shell.state import ShellState
-from toolcrib.approval.shell.syntax import LoopCommand, Redirection, Script, Word
+from toolcrib.approval.shell.syntax import Redirection, Script
 from toolcrib.core.types import ShellSession
 
 MAX_CALLS = 2_000
-MAX_TRACE_STEPS = 64
-"""Each step holds a copy of the shell's state; whoever needs to know more evaluates a longer command line again."""
 
 
 def read_command(
@@ -42,72 +37,47 @@ def read_command(
     session: ShellSession | None = None,
 ) -> CommandReading:
     """Read a command line without running it."""
-    evaluator = RecordingEvaluator()
+    evaluator = RecordingEvaluator(is_here=here)
     script = parse(command) if isinstance(command, str) else command
     view = FileLookup() if here else None
     assessment = assess(evaluator, script, cwd=cwd, home=home, own=own, view=view, session=session)
     hides = any(finding.rule in ("unknown_code", "unknown_command") for finding in assessment.findings)
+    complete = not assessment.not_understood and not hides and len(evaluator.seen) <= MAX_CALLS
+    if not complete:
+        evaluator.files.may_hide_more()
     return CommandReading(
         assessment=assessment,
         script=script,
         calls=tuple(evaluator.seen[:MAX_CALLS]),
         stands_on={key: tuple(stacks) for key, stacks in evaluator.standing.items()},
-        complete=not assessment.not_understood and not hides and len(evaluator.seen) <= MAX_CALLS,
-        trace=None if assessment.not_understood else evaluator.trace(cwd, home),
+        complete=complete,
+        files=evaluator.files,
     )
-
-
-class PatternNoticer(Expander):
-    """Notices patterns: what they expand to depends on the files that exist."""
-
-    noticed = False
-
-    def fields(self, words: Sequence[Word], state: ShellState) -> list[ExpandedWord]:
-        found = super().fields(words, state)
-        if not self.noticed:
-            for one in found:
-                self.noticed = self.noticed or one.glob
-        return found
 
 
 class RecordingEvaluator(Evaluator):
     """An evaluator that also records the commands it comes across."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_here: bool) -> None:
         super().__init__()
         self.seen: list[ProgramCall] = []
         self.standing: dict[FindingKey, list[Stack]] = {}
-        self.expander = self._patterns = PatternNoticer(self.run_substitution, self.spend)
+        self.files = NamedFiles(is_here)
         self._stack: list[ProgramCall] = []
-        self._steps: list[EvaluatedCommand | EvaluatedRedirection] = []
-        self._reads_lines = False
-
-    def trace(self, cwd: str, home: str) -> EvaluationTrace | None:
-        """Every command and redirection in order; None if a part of them depends on the files that exist."""
-        if self._patterns.noticed or self._reads_lines or len(self._steps) > MAX_TRACE_STEPS:
-            return None
-        return EvaluationTrace(cwd=cwd, home=home, steps=tuple(self._steps))
-
-    def loop(self, node: LoopCommand, state: ShellState, stdin: StreamData | None) -> StreamData:
-        self._reads_lines = self._reads_lines or (node.condition is not None and stdin is not None)
-        return super().loop(node, state, stdin)
 
     def targets(self, redirections: Sequence[Redirection], state: ShellState) -> list[tuple[Redirection, ExpandedWord]]:
         targets = super().targets(redirections, state)
-        if len(self._steps) <= MAX_TRACE_STEPS and targets:
-            before = state.copy()
-            self._steps += [EvaluatedRedirection(redirection, target, before) for redirection, target in targets]
+        for redirection, target in targets:
+            self.files.redirect(redirection, target, state)
         return targets
 
     def invoke(
         self, words: list[ExpandedWord], state: ShellState, stdin: StreamData | None, site: CommandLocation
     ) -> StreamData:
         program = words[0].text.rpartition("/")[2].removesuffix(".exe")
-        is_traced = len(self._steps) <= MAX_TRACE_STEPS
-        met = CommandCall(program, words[1:], state.copy() if is_traced else state, stdin, site.text, site.span)
+        met = CommandCall(program, words[1:], state, stdin, site.text, site.span)
         call = _seen(met)
-        if is_traced:
-            self._steps.append(EvaluatedCommand(words[0], met))
+        self.files.look_at(met)
         if len(self.seen) <= MAX_CALLS:
             self.seen.append(call)
         self._stack.append(call)

@@ -13,7 +13,7 @@ from toolcrib.core.git_metadata import (
     SETTINGS_FILES,
     STRUCTURE,
     GitSetting,
-    starts_programs,
+    harmful_settings,
 )
 
 MAX_CONFIG_BYTES = 1_000_000
@@ -50,7 +50,7 @@ def changed_since(folder: str, words: Sequence[str], since: float) -> str:
     if not words or words[0] in RUNS_NOTHING:
         return ""
     found = git_folder or repository_of(folder)
-    for repository in filter(None, (found, _common_folder(found))):
+    for repository in filter(None, (found, common_folder(found))):
         for name in sorted(SETTINGS_FILES):
             path = f"{repository}/{name}"
             if _changed(path) > since and _settings(path) != frozenset():
@@ -93,7 +93,7 @@ def repository_of(folder: str) -> str:
     return ""
 
 
-def _common_folder(repository: str) -> str:
+def common_folder(repository: str) -> str:
     """The repository that a worktree shares its settings and hooks with; empty if it has its own."""
     shared = _first_line(f"{repository}/commondir") if repository else ""
     return os.path.normpath(os.path.join(repository, shared)) if shared else ""  # noqa: PTH118 - text only
@@ -111,7 +111,7 @@ def _settings(path: str) -> frozenset[GitSetting] | None:
     """The settings in a file that start programs; None if it cannot be read with certainty."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123 - text only
-            return starts_programs(file.read(MAX_CONFIG_BYTES))
+            return harmful_settings(file.read(MAX_CONFIG_BYTES))
     except OSError:
         return frozenset()
 

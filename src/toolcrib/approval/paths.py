@@ -105,6 +105,7 @@ PROGRAMS_IN_HOME = lazy_pattern(
     re.IGNORECASE,
 )
 STARTS_IN_HOME = lazy_pattern(
+    r"(?:gnu)?makefile$|justfile$|"
     r"\.(?:g?vimrc|exrc|ideavimrc|emacs|spacemacs|nanorc|tmux\.conf|screenrc|gdbinit|lldbinit|r(?:profile"
     r"|environ)|irbrc"
     r"|pryrc|gemrc|psqlrc|sqliterc|duckdbrc|my\.cnf|curlrc|wgetrc|pythonrc(?:\.py)?"

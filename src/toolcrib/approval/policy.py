@@ -44,7 +44,7 @@ RECORD_DELETES = frozenset({"delete", "remove", "destroy", "purge", "trash", "dr
 READS_ONLY = frozenset({"credential", "exfiltration"})
 PLAN_TOOLS = frozenset({"todo", "session_search", "delegate_task"})
 """Built-in tools that change nothing but the session; subagents work in the mode of their agent."""
-PLAN_ONLY = "plan mode allows only tools that read; put what you want to do into your plan"
+PLAN_ONLY = "plan mode allows only tools and commands that read; put what you want to do into your plan"
 
 ASK_EFFECTS: dict[EffectKind, tuple[str, str]] = {
     "publish": ("publishing", "publishes something"),
@@ -172,7 +172,7 @@ def decide(policy: Policy, action: Action, grants: Iterable[Grant], read: ReadCo
 
 
 def _decide(policy: Policy, action: Action, grants: Iterable[Grant], read: ReadCommand) -> Decision:
-    if policy.session_mode == "plan" and (beyond := _beyond_reading(action)):
+    if policy.session_mode == "plan" and (beyond := _beyond_reading(policy, action, read)):
         danger = _tool_danger(PLAN_MODE, "plan mode", action.tool, beyond)
         return _decision("deny", PLAN_MODE, (danger,), action.command, PLAN_ONLY)
     risks, command = _examine(policy, action, read), action.command
@@ -258,15 +258,21 @@ def _examine(policy: Policy, action: Action, read: ReadCommand) -> _Risks:
     return _without_allowed_tool(policy, action, risks, folders)
 
 
-def _beyond_reading(action: Action) -> str:
+def _beyond_reading(policy: Policy, action: Action, read: ReadCommand) -> str:
     """What a call does besides reading, as a sentence; empty if it only reads."""
     tool = action.title or action.tool
     if action.effects is None:
         return "" if action.is_builtin and action.tool in PLAN_TOOLS else f"{tool} does not say that it only reads"
+    folders = policy.folders(action.cwd)
     for effect in map(located, action.effects):
         if effect.kind in PLAN_KINDS or (effect.kind == "remote" and effect.action == "read"):
             continue
-        does = {"exec": "runs a command", "write": f"writes to {effect.target}", "delete": f"deletes {effect.target}"}
+        if effect.kind == "exec":
+            reading = _read(*_scope_of(policy, folders, effect), effect, read)
+            if reading.files.reads_only and not effect.caution:
+                continue
+            return f"{tool} runs a command that may change something"
+        does = {"write": f"writes to {effect.target}", "delete": f"deletes {effect.target}"}
         return f"{tool} {does.get(effect.kind, 'changes something')}"
     return ""
 
@@ -333,8 +339,7 @@ def _examine_command(policy: Policy, effect: Effect, risks: _Risks, folders: Pat
     if effect.caution:
         scope = f"typed into {command.partition(chr(10))[0].removeprefix('{ ')}"
         risks.dangers.append(Danger(rule="typed_input", description="typed input", reason=effect.caution, scope=scope))
-    own = () if effect.backend else policy.sensitive.protected_paths(folders)
-    reading = read(command, cwd=folders.cwd, home=policy.home, own=own, here=not effect.backend, session=effect.session)
+    reading = _read(policy, folders, effect, read)
     findings, scopes = reading.assessment.findings, DangerScopes(reading, command, folders)
     for finding in findings:
         if finding.severity == "block":
@@ -352,6 +357,13 @@ def _examine_command(policy: Policy, effect: Effect, risks: _Risks, folders: Pat
             continue
         inside = finding.rule in stays_inside and not risks.may_hide_denied
         (risks.contained if inside else risks.dangers).extend(scopes.dangers_of(finding))
+
+
+def _read(policy: Policy, folders: PathScope, effect: Effect, read: ReadCommand) -> CommandReading:
+    own = () if effect.backend else policy.sensitive.protected_paths(folders)
+    return read(
+        effect.target, cwd=folders.cwd, home=policy.home, own=own, here=not effect.backend, session=effect.session
+    )
 
 
 def _examine_git(policy: Policy, reading: CommandReading, risks: _Risks, folders: PathScope) -> None:

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
+from toolcrib.core.errors import UsageError
+
 
 class LazyCommand(NamedTuple):
     """Where a command is defined, and its one line of help: all that a listing needs."""
@@ -15,10 +17,20 @@ class LazyCommand(NamedTuple):
     target: str
     """As `module:attribute`; the module is one of `toolcrib.cli.commands`."""
     summary: str
+    extra: str = ""
+    """The extra of toolcrib that installs what the module imports; empty if it needs none."""
 
     def load(self) -> click.Command:
         module, _, attribute = self.target.partition(":")
-        command: click.Command = getattr(importlib.import_module(f"toolcrib.cli.commands.{module}"), attribute)
+        try:
+            loaded = importlib.import_module(f"toolcrib.cli.commands.{module}")
+        except ModuleNotFoundError as error:
+            if not self.extra:
+                raise
+            raise UsageError(
+                f"this command needs more packages ({error}); run `pip install 'toolcrib[{self.extra}]'`"
+            ) from error
+        command: click.Command = getattr(loaded, attribute)
         command.help = command.help or self.summary
         return command
 
@@ -39,9 +51,9 @@ class CommandGroup(click.Group):
         self._lazy: dict[str, LazyCommand] = {}
         super().__init__(**{"name": name, "help": help_text, "no_args_is_help": True, **options})
 
-    def lazy(self, name: str, target: str, summary: str) -> None:
-        """Add a command whose module is imported when the command runs."""
-        self._lazy[name] = LazyCommand(target, summary)
+    def lazy(self, name: str, target: str, summary: str, *, extra: str = "") -> None:
+        """Add a command whose module is imported when the command runs; `extra` installs what that needs."""
+        self._lazy[name] = LazyCommand(target, summary, extra)
 
     def summaries(self) -> dict[str, str]:
         """The names in this group, each with its one line of help."""

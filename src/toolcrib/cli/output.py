@@ -106,7 +106,8 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table with a heading; only the heading if there are no rows."""
     cells = [[one_line(cell) for cell in row] for row in rows]
     if stdout_is_terminal():
-        _draw_table(columns, cells)
+        styles = [[_STYLES.get(cell, "bold" if at == 0 else "") for at, cell in enumerate(row)] for row in cells]
+        _draw(columns, [list(zip(row, style, strict=True)) for row, style in zip(cells, styles, strict=True)])
         return
     widths = [max(map(cell_width, column)) for column in zip(columns, *cells, strict=True)]
     for row in [[name.upper() for name in columns], *cells]:
@@ -118,7 +119,7 @@ def print_pairs(pairs: Pairs) -> None:
     """Print labels, each with its text or its lines of text beside it."""
     lines = [(label, [text] if isinstance(text, str) else list(text)) for label, text in pairs]
     if stdout_is_terminal():
-        _draw_pairs([(label, [clean(text) for text in texts]) for label, texts in lines])
+        _draw((), [((label, "bold"), ("\n".join(map(clean, texts)), "")) for label, texts in lines])
         return
     width = max((cell_width(label) for label, _ in lines), default=0)
     for label, texts in lines:
@@ -127,28 +128,19 @@ def print_pairs(pairs: Pairs) -> None:
             sys.stdout.write(f"{head}{' ' * (width - cell_width(head))}{COLUMN_GAP}{clean(text)}".rstrip() + "\n")
 
 
-def _draw_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def _draw(columns: Sequence[str], rows: Sequence[Sequence[tuple[str, str]]]) -> None:
+    """Draw rows of cells, each with its style; without columns they are labels and texts, and there is no heading."""
     # Rich is slow to import, and only a terminal needs it.
     from rich import box, console, table, text  # noqa: PLC0415
 
-    drawn = table.Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for at, name in enumerate(columns):
+    drawn = table.Table.grid(padding=(0, 2))
+    if columns:
+        drawn = table.Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for at, name in enumerate(columns or ("", "")):
         drawn.add_column(name, overflow="fold", no_wrap=at == 0)
     for row in rows:
-        styles = [_STYLES.get(cell, "bold" if at == 0 else "") for at, cell in enumerate(row)]
-        drawn.add_row(*(text.Text(cell, style=style) for cell, style in zip(row, styles, strict=True)))
+        drawn.add_row(*(text.Text(cell, style=style) for cell, style in row))
     console.Console(highlight=False).print(drawn)
-
-
-def _draw_pairs(lines: Sequence[tuple[str, Sequence[str]]]) -> None:
-    from rich import console, table, text  # noqa: PLC0415 - as above
-
-    grid = table.Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
-    for label, texts in lines:
-        grid.add_row(text.Text(label, style="bold"), text.Text("\n".join(texts)))
-    console.Console(highlight=False).print(grid)
 
 
 def error_line(message: str) -> None:

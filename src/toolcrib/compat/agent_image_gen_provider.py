@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from toolcrib.compat.agent_providers import MediaProvider, failure, success
 from toolcrib.compat.hermes_constants import get_hermes_dir
-from toolcrib.compat.provider_base import MediaProvider, failure, success
 from toolcrib.compat.tools_url_safety import is_safe_url
 from toolcrib.config.files import make_folder
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
-from toolcrib.compat.provider_base import MediaProvider, failure, success
+from toolcrib.compat.agent_providers import MediaProvider, failure, success
 
 COMMON_ASPECT_RATIOS = ("16:9", "9:16", "1:1", "4:3", "3:4", "3:2", "2:3")
 COMMON_RESOLUTIONS = ("480p", "540p", "720p", "1080p")

@@ -16,8 +16,8 @@ from toolcrib.compat.replaced_calls import LegacyCall
 from toolcrib.config.environment import unset_variables
 from toolcrib.core.types import AGENT_LOOP_TOOLS, SEARCH_TOOLS, JsonObject
 from toolcrib.dispatch.coercion import coerce
-from toolcrib.registry.collisions import current_loading
 from toolcrib.registry.default import registry
+from toolcrib.registry.registration import current_loading
 from toolcrib.registry.results import MAX_ERROR_CHARS, safe_error_text
 from toolcrib.toolsets.catalog import LEGACY_TOOLSETS
 

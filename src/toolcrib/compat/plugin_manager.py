@@ -25,8 +25,8 @@ from toolcrib.plugins import context, load
 from toolcrib.plugins.load import LoadedPlugin, load_plugins, slug_of
 from toolcrib.plugins.manifest import MANIFEST_NAMES, read_manifest
 from toolcrib.plugins.manifest import PluginManifest as OurManifest
-from toolcrib.registry.collisions import LoadScope
 from toolcrib.registry.default import registry
+from toolcrib.registry.registration import LoadScope
 from toolcrib.registry.registry import ToolRegistry
 
 

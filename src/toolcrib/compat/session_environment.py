@@ -1,12 +1,15 @@
-"""The environment of a session of the default runtime, for callers that are not async."""
+"""The environment of a session of the default runtime and its `terminal` tool, for callers that are not async."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from toolcrib.api import default_runtime
 from toolcrib.compat.tools_environments import BaseEnvironment, ProcessHandle
 from toolcrib.compat.tools_environments_backends import _Handle
+from toolcrib.compat.tools_interrupt import cancelled_with_thread
 from toolcrib.core.environments import BackendPath, CommandRequest, Environment
+from toolcrib.core.types import JsonObject, ToolResult
 from toolcrib.environments.foreground import CommandLimits, run_foreground
 from toolcrib.terminal.service import TerminalService
 
@@ -64,3 +67,11 @@ class SessionEnvironment(BaseEnvironment):
         registry = self._terminal.processes.registry
         self._terminal.run(registry.kill_all(self.session_key, source="cleanup"))
         self._terminal.run(self._terminal.environments.close_session(self.session_key))
+
+
+def run_terminal(arguments: JsonObject, task_id: str, session_id: str) -> ToolResult:
+    """Call the `terminal` tool; an interrupt of this thread ends the command."""
+    runtime = default_runtime()
+    with cancelled_with_thread() as token:
+        ctx = runtime.context(tool_name="terminal", task_id=task_id, session_id=session_id, cancel=token)
+        return runtime.call_sync("terminal", arguments, ctx)

@@ -16,10 +16,9 @@ from typing import Any
 
 from toolcrib.api import default_runtime
 from toolcrib.approval.gate import DEFAULT_SESSION
-from toolcrib.compat.session_environment import SessionEnvironment
+from toolcrib.compat.session_environment import SessionEnvironment, run_terminal
 from toolcrib.compat.tools_approval import check_all_command_guards
 from toolcrib.compat.tools_environments import BaseEnvironment
-from toolcrib.compat.tools_terminal_tool import run_terminal
 from toolcrib.core.environments import BackendPath, CommandRequest
 from toolcrib.core.types import JsonObject
 from toolcrib.environments.bash_runner import BashRunnerEngine

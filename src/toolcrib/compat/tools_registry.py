@@ -13,8 +13,8 @@ from toolcrib.core.attempt import attempt
 from toolcrib.core.types import CheckFn, Source, ToolEntry
 from toolcrib.registry import compat_imports, discovery
 from toolcrib.registry.availability import FAILURE_GRACE_SECONDS, run
-from toolcrib.registry.collisions import set_override_consent
 from toolcrib.registry.default import registry
+from toolcrib.registry.registration import set_override_consent
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.registry.results import tool_error, tool_result
 

@@ -20,7 +20,7 @@ from toolcrib.compat.approval_sessions import (
     sessions,
     sudo_callback_var,
 )
-from toolcrib.compat.session_environment import SessionEnvironment
+from toolcrib.compat.session_environment import SessionEnvironment, run_terminal
 from toolcrib.compat.tools_environments import BaseEnvironment
 from toolcrib.compat.tools_environments_backends import (
     DaytonaEnvironment,
@@ -30,7 +30,7 @@ from toolcrib.compat.tools_environments_backends import (
     SingularityEnvironment,
     SSHEnvironment,
 )
-from toolcrib.compat.tools_interrupt import _interrupt_event, cancelled_with_thread
+from toolcrib.compat.tools_interrupt import _interrupt_event
 from toolcrib.core.environments import INTERRUPTED
 from toolcrib.core.errors import UsageError
 from toolcrib.core.types import JsonObject, ToolResult
@@ -97,14 +97,6 @@ def _get_approval_callback() -> ApprovalCallback | None:
 
 def _get_sudo_password_callback() -> SudoCallback | None:
     return sudo_callback_var.get()
-
-
-def run_terminal(arguments: JsonObject, task_id: str, session_id: str) -> ToolResult:
-    """Call the `terminal` tool; an interrupt of this thread ends the command."""
-    runtime = default_runtime()
-    with cancelled_with_thread() as token:
-        ctx = runtime.context(tool_name="terminal", task_id=task_id, session_id=session_id, cancel=token)
-        return runtime.call_sync("terminal", arguments, ctx)
 
 
 def _answer(result: ToolResult) -> JsonObject | None:

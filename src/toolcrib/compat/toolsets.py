@@ -1,28 +1,49 @@
-"""`toolsets`: the catalog itself, and lookups that answer with nothing where a name is unknown."""
+"""`toolsets`: the catalog itself, and lookups that answer with nothing where a name is unknown.
+
+`toolset_distributions`: the named mixtures from which a batch run samples toolsets.
+"""
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Iterable
 from typing import Any
 
 from toolcrib.api import default_runtime
 from toolcrib.compat import tools_registry
 from toolcrib.registry.default import registry as default_registry
+from toolcrib.toolsets import distributions
 from toolcrib.toolsets.catalog import CORE_TOOLS, PRESET_PREFIX, TOOLSETS, ToolsetEntry, create_custom_toolset
+from toolcrib.toolsets.distributions import (
+    DISTRIBUTIONS,
+    describe_distribution,
+    get_distribution,
+    list_distributions,
+    validate_distribution,
+)
 from toolcrib.toolsets.resolve import EVERYTHING, ToolsetResolver
 
 __all__ = [
+    "DISTRIBUTIONS",
     "TOOLSETS",
     "bundle_non_core_tools",
     "create_custom_toolset",
     "get_all_toolsets",
+    "get_distribution",
     "get_toolset",
     "get_toolset_info",
     "get_toolset_names",
+    "list_distributions",
+    "print_distribution_info",
     "resolve_multiple_toolsets",
     "resolve_toolset",
+    "sample_toolsets_from_distribution",
+    "validate_distribution",
     "validate_toolset",
 ]
+
+logger = logging.getLogger(__name__)
 
 _HERMES_CORE_TOOLS = CORE_TOOLS
 
@@ -126,3 +147,24 @@ def _resolver(include_registry: bool = True) -> ToolsetResolver:
     registry = tools_registry.registry
     resolver = default_runtime().toolsets if registry is default_registry else ToolsetResolver(registry)
     return resolver if include_registry else resolver.without_registry()
+
+
+def sample_toolsets_from_distribution(distribution_name: str) -> list[str]:
+    """Roll for each toolset on its own; one that does not exist is left out. Unknown names raise ValueError."""
+
+    def known(toolset: str) -> bool:
+        exists = validate_toolset(toolset)
+        if not exists:
+            logger.warning("distribution %r names the unknown toolset %r", distribution_name, toolset)
+        return exists
+
+    return distributions.sample_toolsets_from_distribution(distribution_name, known=known)
+
+
+def print_distribution_info(distribution_name: str) -> None:
+    """Print a distribution, or that no distribution has that name."""
+    try:
+        text = describe_distribution(distribution_name)
+    except ValueError as error:
+        text = str(error)
+    sys.stdout.write(text + "\n")

@@ -11,8 +11,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from toolcrib.config.files import OWNER_FILE
+from toolcrib.config.load import YES, is_yes
 
-TRUTHY_STRINGS = frozenset({"1", "true", "yes", "on"})
+TRUTHY_STRINGS = frozenset(YES)
 
 
 def is_truthy_value(value: Any, default: bool = False) -> bool:
@@ -20,7 +21,7 @@ def is_truthy_value(value: Any, default: bool = False) -> bool:
     if value is None:
         return default
     if isinstance(value, str):
-        return value.strip().lower() in TRUTHY_STRINGS
+        return is_yes(value)
     return bool(value)
 
 

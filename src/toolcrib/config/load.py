@@ -201,8 +201,13 @@ def _with_env_file(environ: Mapping[str, str], home: Home) -> Mapping[str, str]:
     return variables
 
 
+def is_yes(text: str) -> bool:
+    """Whether a word in a variable or a config means yes; unknown words mean no."""
+    return text.strip().lower() in YES
+
+
 def _switch(environ: Mapping[str, str], name: str, of_hermes: str = "") -> bool:
     """A yes-or-no variable; ours wins over Hermes Agent's."""
     ours = environ.get(f"TOOLCRIB_{name}")
     text = environ.get(f"HERMES_{of_hermes or name}", "") if ours is None else ours
-    return text.strip().lower() in ("1", "true", "yes", "on")
+    return is_yes(text)

@@ -54,6 +54,10 @@ class Home(Struct, frozen=True, eq=False):
     def memories_dir(self) -> Path:
         return self.root / "memories"
 
+    def memories_of(self, owner: str) -> Path:
+        """The memories of an owner; those of the home's own owner have an empty name."""
+        return self.root / "owners" / owner / "memories" if owner else self.memories_dir
+
     @property
     def sessions_file(self) -> Path:
         """The database of all sessions."""
@@ -101,6 +105,16 @@ class Home(Struct, frozen=True, eq=False):
     def serve_dir(self) -> Path:
         """The tokens of the server, and its runs."""
         return self.root / "serve"
+
+    @property
+    def serve_token_file(self) -> Path:
+        """The token of the home's owner."""
+        return self.serve_dir / "token"
+
+    @property
+    def serve_address_file(self) -> Path:
+        """The URL of the server that works in this home, while it does."""
+        return self.serve_dir / "address"
 
     @property
     def processes_dir(self) -> Path:

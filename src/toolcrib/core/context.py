@@ -232,6 +232,10 @@ class FilesPort(Protocol):
         """All of a file that another tool reads, under the same rules as `read`; raises ToolcribError."""
         ...
 
+    async def write_bytes(self, path: str, data: bytes, ctx: ToolContext) -> None:
+        """Write a file for another tool, whose call declared the write; raises ToolcribError."""
+        ...
+
     async def document_text(self, kind: str, data: bytes) -> tuple[str, str]:
         """The text of a document (pdf, docx, xlsx, pptx, ipynb) and a remark; raises ToolcribError."""
         ...
@@ -272,6 +276,44 @@ class VisionPort(Protocol):
     async def analyze_video(self, args: JsonObject, ctx: ToolContext) -> str | JsonObject: ...
 
     def video_effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]: ...
+
+
+class GenerationPort(Protocol):
+    """Makes images and videos."""
+
+    async def make_image(self, args: JsonObject, ctx: ToolContext) -> str: ...
+
+    def image_effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]: ...
+
+    async def make_video(self, args: JsonObject, ctx: ToolContext) -> str: ...
+
+    async def edit_video(self, args: JsonObject, ctx: ToolContext) -> str: ...
+
+    async def extend_video(self, args: JsonObject, ctx: ToolContext) -> str: ...
+
+    def video_effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]: ...
+
+
+class SpeechPort(Protocol):
+    """Speaks, and recognises speech."""
+
+    async def speak(self, args: JsonObject, ctx: ToolContext) -> str: ...
+
+    def speak_effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]: ...
+
+    async def transcribe(self, data: bytes, *, may_send: bool) -> tuple[str, str]:
+        """What is said in an audio file, and who listened; raises ToolcribError."""
+        ...
+
+    def transcription_effects(self) -> tuple[Effect, ...]:
+        """What listening to a file does besides reading it."""
+        ...
+
+
+class MixturePort(ToolService, Protocol):
+    """Asks several models one question."""
+
+    def effects(self) -> tuple[Effect, ...]: ...
 
 
 class BrowserPort(Protocol):
@@ -435,6 +477,15 @@ class Services(Protocol):
 
     @property
     def vision(self) -> VisionPort: ...
+
+    @property
+    def generation(self) -> GenerationPort: ...
+
+    @property
+    def speech(self) -> SpeechPort: ...
+
+    @property
+    def mixture(self) -> MixturePort: ...
 
     @property
     def plugins(self) -> Sequence[Any]:

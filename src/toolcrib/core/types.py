@@ -19,9 +19,10 @@ SchemaOverrides = Callable[[], Any]
 
 EffectKind = Literal[
     "exec", "read", "write", "delete", "remote", "network", "publish", "spend", "secret", "schedule", "interactive",
-    "changed",
+    "changed", "process",
 ]  # fmt: skip
-"""`remote`: a record of a service (a message, ticket, object in a bucket); never a file, whatever its id looks like.
+"""`process`: the end of a process that this session started, or of its input; it needs no approval.
+`remote`: a record of a service (a message, ticket, object in a bucket); never a file, whatever its id looks like.
 `changed`: the tool itself changed since it was approved; the target says how."""
 
 

@@ -52,6 +52,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     deliver: str = "local"
     origin: str = ""
     """The session that created it."""
+    owner: str = ""
+    """Whose job it is; empty for the owner of the home."""
     skills: tuple[str, ...] = ()
     model: str = ""
     provider: str = ""

@@ -26,6 +26,7 @@ from toolcrib.cron.store import JobStore
 from toolcrib.environments.specs import ON_THIS_MACHINE
 from toolcrib.registry.results import sendable, tool_error, tool_result
 from toolcrib.sessions.injection_scan import standing_order_in, threat_in
+from toolcrib.sessions.store import SessionStore
 
 if TYPE_CHECKING:
     from toolcrib.core.context import Services
@@ -71,16 +72,27 @@ class CronService:
             return ()
         about = [str(args[name]) for name in ("job_id", "name", "schedule") if args.get(name)]
         if action != "create":
-            about += self._job_label(args)
+            about += self._job_label(args, ctx)
         prompt = " ".join(str(args.get("prompt") or "").split())[:SHOWN_PROMPT_CHARS]
         effects = [Effect("schedule", " ".join([action, *about]) + (f": {prompt}" if prompt else ""))]
         if action in ("create", "update"):
             effects += self._later_effects(args, ctx)
         return tuple(effects)
 
-    def _job_label(self, args: JsonObject) -> list[str]:
+    def _jobs_of(self, ctx: ToolContext) -> JobStore:
+        """The jobs that a session may see: those of its owner."""
+        owner, home = "", self._settings.home
+        if ctx.session_id and home.sessions_file.exists():
+            sessions = SessionStore(home.sessions_file)
+            try:
+                owner = sessions.owners([ctx.session_id]).get(ctx.session_id, "")
+            finally:
+                sessions.close()
+        return JobStore(home.cron_file, owner=owner)
+
+    def _job_label(self, args: JsonObject, ctx: ToolContext) -> list[str]:
         """The job of a call, described for a person who does not know ids."""
-        store = JobStore(self._settings.home.cron_file)
+        store = self._jobs_of(ctx)
         try:
             job = self._find_job(args, store)
             return [f"(the job {job.name!r}, {job.schedule})"]
@@ -133,7 +145,7 @@ class CronService:
     def _handle(self, args: JsonObject, ctx: ToolContext) -> str:
         if ctx.effects is not None and ctx.effects != self.effects(args, ctx):
             return tool_error("a path changed after the call was approved; nothing was done, so try again")
-        store = JobStore(self._settings.home.cron_file)
+        store = self._jobs_of(ctx)
         try:
             return sendable(tool_result(self._actions[args["action"]](args, ctx, store)))
         except ToolcribError as error:

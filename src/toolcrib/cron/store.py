@@ -287,17 +287,20 @@ ADVICE = "`toolcrib cron list` lists all jobs"
 
 
 class JobStore:
-    """The jobs of one home. Opened on first use, safe from any thread, shared with other processes."""
+    """The jobs of one home, or those of one owner. Opened on first use, safe from any thread, shared with other
+    processes."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, owner: str | None = None) -> None:
         self.database = open_database(path)
+        self._owner = owner
+        """Only jobs of this owner are found; None means all."""
 
     # Jobs
 
     def add(self, job: Job) -> Job:
         """Store a new job under a new id; raises JobError if its name is taken."""
         with self.database.write(durable=True) as connection:
-            job = msgspec.structs.replace(job, id=_new_id(connection))
+            job = msgspec.structs.replace(job, id=_new_id(connection), owner=self._owner or job.owner)
             _refuse_taken_name(connection, job)
             marks = ", ".join("?" * len(job_values(job)))
             connection.execute(f"INSERT INTO jobs ({JOB_COLUMNS}) VALUES ({marks})", job_values(job))
@@ -326,7 +329,12 @@ class JobStore:
         if not self.database.exists:
             return []
         with self.database.read() as connection:
-            rows = connection.execute(f"SELECT {JOB_COLUMNS} FROM jobs ORDER BY next_run IS NULL, next_run, name")
+            rows = connection.execute(
+                f"SELECT {JOB_COLUMNS} FROM jobs "
+                "WHERE ?1 IS NULL OR coalesce(json_extract(definition, '$.owner'), '') = ?1 "
+                "ORDER BY next_run IS NULL, next_run, name",
+                (self._owner,),
+            )
             return [job_of(row) for row in rows.fetchall()]
 
     def find(self, wanted: str) -> Job:

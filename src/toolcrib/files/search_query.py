@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from toolcrib.core.ignore_rules import MalformedRule, git_rule
+
 SearchTarget = Literal["content", "files"]
 OutputMode = Literal["content", "files_only", "count"]
 SearchEnding = Literal["done", "time", "page", "size", "lost"]
@@ -26,8 +28,6 @@ BEFORE_MATCH = 100
 """How much of a long line is shown before its match."""
 LITERALLY = r"put a backslash before each of . ^ $ * + ? ( ) [ ] { } | \ to search for it literally"
 _INNERMOST_BRACES = re.compile(r"(?<!\\)\{((?:\\.|[^{}\\])*)\}")
-# How pathspec writes "everything" and "every folder".
-_WHOLE_TREE = {".": "(?s:.+)", "/": "(?s:.+/)"}
 _BRACE = re.compile(r"(?<!\\)[{}]")
 
 
@@ -259,29 +259,10 @@ def _without_braces(glob: str) -> list[str]:
 
 def _anchored_expression(glob: str) -> re.Pattern[str]:
     glob = f"{glob}**" if glob.endswith("/") else glob
-    rule = git_rule(glob if glob.startswith(("/", "**/")) else f"/{glob}")
+    try:
+        rule = git_rule(glob if glob.startswith(("/", "**/")) else f"/{glob}")
+    except MalformedRule as error:
+        raise GlobError(f"the glob {glob!r} is not well formed: {error}") from error
     if rule is None:
         raise GlobError(f"the glob {glob!r} matches nothing")
     return rule[1]
-
-
-def git_rule(line: str) -> tuple[bool, re.Pattern[str]] | None:
-    """Whether a line of an ignore file ignores paths or keeps them, and the expression that matches exactly those.
-
-    Folders end with a slash. None for a comment or an empty line; raises GlobError.
-    """
-    # Costs more to import than everything else here, and most searches by ripgrep do without.
-    from pathspec.patterns.gitignore import GitIgnorePatternError, basic  # noqa: PLC0415
-
-    try:
-        rule = basic.GitIgnoreBasicPattern(line)
-    except (GitIgnorePatternError, re.error) as error:
-        raise GlobError(f"the glob {line!r} is not well formed: {error}") from error
-    if rule.include is None or rule.regex is None:
-        return None
-    # The expressions of pathspec match everything in a matching folder, too. The walk has decided about folders before
-    # it comes to their content, so a full match is right, except for rules that are about the content.
-    expression = _WHOLE_TREE.get(rule.regex.pattern, rule.regex.pattern)
-    if line.rstrip().endswith("/**") and rule.regex.pattern not in _WHOLE_TREE:
-        expression += "(?s:.+)"
-    return rule.include, re.compile(expression)

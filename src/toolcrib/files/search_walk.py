@@ -7,17 +7,15 @@ folder above. Links are not followed, and `.git` is left out; other hidden files
 
 from __future__ import annotations
 
-import codecs
-import contextlib
 import errno
 import os
-import re
 import stat
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from operator import itemgetter
 
-from toolcrib.files.search_query import SYSTEM_FOLDERS, GlobError, git_rule
+from toolcrib.core.ignore_rules import IgnoreFile
+from toolcrib.files.search_query import SYSTEM_FOLDERS
 
 GIT = b".git"
 IGNORE_FILES = (b".rgignore", b".ignore", b".gitignore")
@@ -33,29 +31,6 @@ ReadFile = Callable[[bytes], bytes | None]
 """Returns the content of the file with this name; None when it cannot be read."""
 _WalkEntry = tuple[bytes, bool, "IgnoreRules"]
 """A path relative to the root, with a trailing slash for a folder; whether it is one; the rules that apply there."""
-
-
-class IgnoreFile:
-    """The rules of one ignore file; paths are relative to its folder."""
-
-    __slots__ = ("_expression", "_ignores")
-
-    def __init__(self, content: bytes) -> None:
-        rules = []
-        for line in content.removeprefix(codecs.BOM_UTF8).decode(errors="surrogateescape").split("\n"):
-            with contextlib.suppress(GlobError):  # git skips malformed rules, too
-                rules.append(git_rule(line.removesuffix("\r")))
-        last_first = [rule for rule in reversed(rules) if rule is not None]
-        self._ignores = [ignores for ignores, _ in last_first]
-        self._expression = re.compile("|".join(f"({expression.pattern})" for _, expression in last_first))
-
-    def __bool__(self) -> bool:
-        return bool(self._ignores)
-
-    def decides(self, path: str) -> bool | None:
-        """Whether the last rule that matches a path ignores it; None when none does. Folders end with a slash."""
-        match = self._expression.fullmatch(path)
-        return None if match is None or match.lastindex is None else self._ignores[match.lastindex - 1]
 
 
 class IgnoreRules:
@@ -74,7 +49,7 @@ class IgnoreRules:
         end = b"/" if is_folder else b""
         for kind in self._kinds:
             for rules, cut, lead in kind:
-                ignored = rules.decides(os.fsdecode(lead + path[cut:] + end))
+                ignored = rules.decides(lead + path[cut:] + end)
                 if ignored is not None:
                     return ignored
         return False

@@ -17,7 +17,7 @@ from toolcrib.core.errors import PluginError, UsageError
 from toolcrib.core.types import CheckFn, EffectsDeclaration, Handler, JsonObject, SchemaOverrides, Source
 from toolcrib.hooks.manager import Callback, HookManager
 from toolcrib.plugins.manifest import PluginManifest
-from toolcrib.registry.collisions import LoadScope, loading_scope
+from toolcrib.registry.registration import LoadScope, loading_scope
 from toolcrib.registry.registry import ToolRegistry
 
 logger = logging.getLogger(__name__)

@@ -29,10 +29,10 @@ from toolcrib.plugins.context import Declaration, FindService, PluginContext
 from toolcrib.plugins.discover import FoundPlugin, Origin, find_enabled
 from toolcrib.plugins.manifest import PluginManifest
 from toolcrib.registry import compat_imports
-from toolcrib.registry.collisions import PLUGIN_NAMESPACE, SOURCE_ATTRIBUTE
 from toolcrib.registry.compat_imports import AliasLoader
 from toolcrib.registry.discovery import LoadedFile, ScanCache, explain_import_error, import_file, tool_files
 from toolcrib.registry.install_guard import InstallGuard, refusing_installs
+from toolcrib.registry.registration import PLUGIN_NAMESPACE, SOURCE_ATTRIBUTE
 from toolcrib.registry.registry import ToolRegistry
 
 logger = logging.getLogger(__name__)

@@ -451,16 +451,15 @@ class OpenAIChat(StreamingProvider["AsyncOpenAI"]):
         return OpenAIAnswer(emit, taken_ids=taken_ids(request))
 
     async def _opened(self, client: AsyncOpenAI, body: bytes, timeout_seconds: float) -> AsyncStream[object]:
-        from openai import AsyncStream, Timeout  # noqa: PLC0415 -- imported with the client; see _new_client
-
+        sdk = self._sdk()
         # Not `chat.completions.create`, which copies the whole history through its own types.
         return await client.post(
             "/chat/completions",
             content=body,
             cast_to=object,
             stream=True,
-            stream_cls=AsyncStream[object],
-            options={"timeout": Timeout(timeout_seconds, connect=min(CONNECT_TIMEOUT_SECONDS, timeout_seconds))},
+            stream_cls=sdk.AsyncStream[object],
+            options={"timeout": sdk.Timeout(timeout_seconds, connect=min(CONNECT_TIMEOUT_SECONDS, timeout_seconds))},
         )
 
     def _take(self, event: ServerEvent, answer: OpenAIAnswer) -> float | None:
@@ -470,20 +469,25 @@ class OpenAIChat(StreamingProvider["AsyncOpenAI"]):
         answer.add(read_json(event))
         return REST_SECONDS if answer.is_over else None
 
-    def _new_client(self) -> AsyncOpenAI:
+    def _sdk(self) -> Any:
         try:
             # Importing costs half a second of CPU; only users of such a server pay for it.
-            from openai import AsyncOpenAI, DefaultAsyncHttpxClient  # noqa: PLC0415
+            import openai  # noqa: PLC0415
         except ImportError as error:
             raise self._missing_package() from error
+        return openai
+
+    def _new_client(self) -> AsyncOpenAI:
+        sdk = self._sdk()
         # A proxy for outside traffic would not reach a server on this machine, and loading the
         # system's certificates takes longer than everything else.
         here, encrypted = is_on_this_machine(self.base_url), not self.base_url.lower().startswith("http://")
-        plain = None if encrypted and not here else DefaultAsyncHttpxClient(trust_env=not here, verify=encrypted)
-        return AsyncOpenAI(
+        plain = None if encrypted and not here else sdk.DefaultAsyncHttpxClient(trust_env=not here, verify=encrypted)
+        client: AsyncOpenAI = sdk.AsyncOpenAI(
             api_key=self._api_key or NO_KEY,
             base_url=self.base_url,
             max_retries=0,
             default_headers=self._headers,
             http_client=plain,
         )
+        return client

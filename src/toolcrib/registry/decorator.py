@@ -20,9 +20,9 @@ import msgspec
 from toolcrib.core.errors import RegistrationError, UsageError
 from toolcrib.core.origins import OriginDeclaration
 from toolcrib.core.types import CheckFn, EffectsDeclaration, Handler, JsonObject, SchemaOverrides, ToolResult
-from toolcrib.registry.collisions import current_loading
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.pydantic_types import PydanticAdapter, default_in, is_pydantic_class
+from toolcrib.registry.registration import current_loading
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.registry.results import is_multimodal, tool_error
 from toolcrib.registry.signature import Parameter, Signature, encode_custom, read_signature

@@ -27,10 +27,10 @@ from toolcrib.config.files import OWNER_FILE, make_folder
 from toolcrib.config.os_errors import ANOTHER_HOME, explain_os_error
 from toolcrib.core.attempt import attempt_everything
 from toolcrib.core.types import Source
-from toolcrib.registry.collisions import BUILTIN_NAMESPACE, SOURCE_ATTRIBUTE
+from toolcrib.registry.compat_imports import explain_missing_module, explain_missing_name, missing_internals
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.install_guard import refusing_installs
-from toolcrib.registry.reference_internals import explain_missing_module, explain_missing_name, missing_internals
+from toolcrib.registry.registration import BUILTIN_NAMESPACE, SOURCE_ATTRIBUTE
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.registry.results import message_of
 

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import msgspec
 
-import toolcrib.registry.collisions as collisions
+import toolcrib.registry.registration as registration
 import toolcrib.registry.results as results
 from toolcrib.bridge import Bridge
 from toolcrib.core.attempt import attempt
@@ -35,8 +35,14 @@ from toolcrib.core.types import (
     ToolEntry,
 )
 from toolcrib.registry.availability import AVAILABLE, Availability, AvailabilityChecker, with_remedy
-from toolcrib.registry.collisions import LoadScope, current_loading, loading_scope, require_change_allowed
-from toolcrib.registry.entries import handler_keywords, make_entry
+from toolcrib.registry.registration import (
+    LoadScope,
+    current_loading,
+    handler_keywords,
+    loading_scope,
+    make_entry,
+    require_change_allowed,
+)
 
 
 class _MutableEntry(ToolEntry, frozen=False):  # type: ignore[misc]  # msgspec allows it, unlike dataclasses
@@ -237,7 +243,7 @@ class ToolRegistry:
                 max_result_size_chars=max_result_size_chars,
                 dynamic_schema_overrides=dynamic_schema_overrides,
                 effects=effects,
-                source=collisions.source_of_registration(handler, loading),
+                source=registration.source_of_registration(handler, loading),
                 origin=origin,
                 preview=preview,
             )
@@ -260,7 +266,7 @@ class ToolRegistry:
             entry = target.get_entry(name)
             if entry is None:
                 return
-            collisions.require_removal_allowed(entry, collisions.source_of_caller(loading))
+            registration.require_removal_allowed(entry, registration.source_of_caller(loading))
             own = target._table.read(name)
             if loading is not None and loading.target is target:
                 loading.before.setdefault(name, own)
@@ -487,14 +493,14 @@ class ToolRegistry:
 
     @property
     def _plugin_override_policy(self) -> dict[str, bool]:
-        return collisions.override_consents()
+        return registration.override_consents()
 
     def _snapshot_state(self) -> tuple[list[ToolEntry], dict[str, CheckFn]]:
         return self._snapshot_entries(), dict(self._toolset_checks)
 
     def register_plugin_override_policy(self, namespace: str, allowed: bool) -> None:
         """Say whether the plugin in `namespace` (`hermes_plugins.NAME`) may replace tools from other sources."""
-        collisions.set_override_consent(namespace, allowed)
+        registration.set_override_consent(namespace, allowed)
 
     # Inside
 
@@ -527,7 +533,7 @@ class ToolRegistry:
     def _add(self, entry: ToolEntry, override: bool, loading: LoadScope | None) -> None:
         with self._lock:
             existing = self.get_entry(entry.name)
-            refusal = collisions.refusal(existing, entry, override) if existing is not None else ""
+            refusal = registration.refusal(existing, entry, override) if existing is not None else ""
             if refusal:
                 self._reject(entry.name, refusal, loading)
                 return
@@ -564,7 +570,7 @@ class ToolRegistry:
     def _reject(self, name: str, reason: str, loading: LoadScope | None) -> None:
         logger.error("%s", reason)
         path = loading.source.path if loading is not None else ""
-        self.rejected.append(RejectedRegistration(name, reason, path, collisions.line_in(path)))
+        self.rejected.append(RejectedRegistration(name, reason, path, registration.line_in(path)))
 
     def _own_bridge(self) -> Bridge:
         with self._lock:

@@ -8,15 +8,16 @@ import os
 import socket
 import ssl
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from toolcrib.agent.host import AgentHost
@@ -27,23 +28,30 @@ from toolcrib.config.serve_settings import ServeSettings
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import UsageError
 from toolcrib.core.models import Provider
+from toolcrib.environments.specs import is_self_contained, resolve
 from toolcrib.http_server import LOOPBACK_NAMES, OwnAddresses, ServerOptions, error_response, serve_app
 from toolcrib.registry.registry import ToolRegistry
+from toolcrib.serve.api_routes import ApiRoute, RouteScopes
+from toolcrib.serve.background import ConfigWatcher, JobTicker
 from toolcrib.serve.guard import AccessMiddleware, BodyTooLarge, BodyTooSlow, ServeGuard
-from toolcrib.serve.native_api import NativeApi, handled_errors
+from toolcrib.serve.login import PageLogins
+from toolcrib.serve.native_api import handled_errors, native_routes
 from toolcrib.serve.openai_api import OpenAIApi
+from toolcrib.serve.page_routes import PageRoutes, is_page
 from toolcrib.serve.questions import PLATFORM, PendingQuestions
 from toolcrib.serve.responses_api import ResponsesApi
 from toolcrib.serve.run_store import RunStore
 from toolcrib.serve.runs import RunManager
-from toolcrib.serve.tokens import ServerTokens, TokenScope
+from toolcrib.serve.tokens import ServerTokens
+from toolcrib.serve.webhooks import PREFIX, Webhooks, read_webhooks
 from toolcrib.sessions.store import SessionStore
 from toolcrib.version import __version__
 
 if sys.platform != "win32":
     import fcntl
 
-MEGABYTE = 1024 * 1024
+if TYPE_CHECKING:
+    from toolcrib.serve.mcp_mount import McpMount
 
 
 class UnsafeStart(UsageError):
@@ -65,33 +73,35 @@ class AgentServer:
     ) -> None:
         self.settings = settings
         self.tokens = tokens
+        self.logins = PageLogins(settings.home, tokens)
         store = SessionStore(settings.home.sessions_file)
-        log = ApprovalLog(settings.home.approvals_file)
-        self.questions = PendingQuestions(log, settings.serve.approval_timeout, store)
+        self._log = ApprovalLog(settings.home.approvals_file)
+        self.questions = PendingQuestions(self._log, settings.serve.approval_timeout, store)
+        self._mcp = _mcp_mount(self.questions) if settings.serve.mcp else None
         # What the model reads about a question that nobody answered names the server's limit.
         approvals = replace(settings.approvals, timeout=settings.serve.approval_timeout)
         self.host = AgentHost(
             settings=replace(settings, approvals=approvals),
             entry_point="gateway",
-            approver=self.questions,
-            asker=self.questions.asker(),
+            approver=self.questions if self._mcp is None else self._mcp.approver,
+            asker=self.questions.asker() if self._mcp is None else self._mcp,
             platform=PLATFORM,
             store=store,
             registry=registry,
             model=model,
         )
         self.runs = RunManager(self.host, self.questions, RunStore(settings.home.serve_dir / "runs.db"))
+        self._webhooks = Webhooks(read_webhooks(settings.serve.webhooks, tokens), self.runs)
+        self._ticker = JobTicker(settings)
+        self._config = ConfigWatcher(self.host, self._take_up)
 
     def app(self, host: str) -> ASGIApp:
         """The application, for requests to this address."""
-        routes = [
-            Route("/health", self._health, methods=["GET"]),
-            *OpenAIApi(self.host, self.runs, self.questions).routes(),
-            *ResponsesApi(self.host, self.runs, self.questions).routes(),
-            *NativeApi(self.host, self.runs, self.questions).routes(),
-        ]
+        native, serve = self.api_routes(), self.settings.serve
+        addresses = OwnAddresses(host=host, names=tuple(name.lower() for name in serve.proxy_names))
+        mounted = [] if self._mcp is None else [self._mcp.route(self.host, addresses)]
         inner = Starlette(
-            routes=routes,
+            routes=[*self.routes(native), *mounted],
             lifespan=self._lifespan,
             exception_handlers={
                 **handled_errors(),
@@ -100,26 +110,59 @@ class AgentServer:
                 BodyTooSlow: lambda *_: error_response(408, "the request took too long to arrive"),
             },
         )
-        serve = self.settings.serve
         guard = ServeGuard(
-            addresses=OwnAddresses(host=host, names=tuple(name.lower() for name in serve.proxy_names)),
+            addresses=addresses,
             tokens=self.tokens,
-            max_body_bytes=int(serve.limits.max_body_mb * MEGABYTE),
-            requests_per_minute=serve.limits.requests_per_minute,
-            scope_of=scope_of,
+            logins=self.logins,
+            is_open=is_open,
+            limits=lambda: self.host.settings.serve.limits,
+            signed_prefix=PREFIX if serve.webhooks else "",
+            has_separate_owners=are_owners_apart(self.settings),
+            # A client of MCP may call every tool, as no owner in particular.
+            scope_of=RouteScopes(native, {one.path: "admin" for one in mounted}),
         )
-        return AccessMiddleware(inner, guard)
+        return AccessMiddleware(inner, guard, self.runs.metrics)
+
+    def routes(self, native: Sequence[ApiRoute]) -> list[BaseRoute]:
+        """All routes; `native` are those of our own API."""
+        return [
+            Route("/health", self._health, methods=["GET"]),
+            *PageRoutes(self.logins, self.settings).routes(),
+            *OpenAIApi(self.host, self.runs, self.questions).routes(),
+            *ResponsesApi(self.host, self.runs, self.questions).routes(),
+            *self._webhooks.routes(),
+            *(one.route() for one in native),
+        ]
+
+    def api_routes(self) -> list[ApiRoute]:
+        """The routes of the native API."""
+        return native_routes(self.host, self.runs, self.questions, self._log)
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        self.runs.open()
+        await self.runs.open()
+        if self.settings.serve.jobs:
+            self._ticker.start()
+        watching = asyncio.ensure_future(self._config.watch())
         try:
-            yield
+            async with self._mcp.lifespan() if self._mcp is not None else nullcontext():
+                yield
         finally:
+            watching.cancel()
             await self.close()
+
+    def _take_up(self, settings: Settings) -> None:
+        self.questions.set_timeout(settings.serve.approval_timeout)
+
+    async def stop(self) -> None:
+        """Interrupt all runs and jobs; their streams end."""
+        if self._mcp is not None:
+            self._mcp.stop()
+        await asyncio.gather(self.runs.stop(), self._ticker.stop())
 
     async def close(self) -> None:
         """Interrupt all runs and close the host."""
+        await self._ticker.stop()
         await self.runs.close()
         await self.host.close()
 
@@ -127,11 +170,9 @@ class AgentServer:
         return JSONResponse({"status": "ok", "version": __version__})
 
 
-def scope_of(method: str, path: str) -> TokenScope:
-    """The scope that a request needs."""
-    if path.startswith("/api/approvals") and method != "GET":
-        return "approve"
-    return "metrics" if path == "/metrics" else "chat"
+def is_open(path: str) -> bool:
+    """Whether everybody may read a path: the health of the server, and the page, which holds nothing by itself."""
+    return path == "/health" or is_page(path)
 
 
 def require_safe_start(settings: ServeSettings, host: str) -> None:
@@ -144,6 +185,31 @@ def require_safe_start(settings: ServeSettings, host: str) -> None:
         f"{host!r} can be reached from other machines, and tokens would cross the network unencrypted; set "
         "`serve.tls_certificate` and `serve.tls_key`, or name the proxy that provides TLS in `serve.proxy_names`"
     )
+
+
+def _mcp_mount(questions: PendingQuestions) -> McpMount:
+    try:
+        from toolcrib.serve.mcp_mount import McpMount  # noqa: PLC0415 - the SDK takes a second to load
+    except ModuleNotFoundError as error:
+        raise UsageError(f"`serve.mcp` needs more packages ({error}); run `pip install 'toolcrib[mcp]'`") from error
+    return McpMount(questions)
+
+
+def are_owners_apart(settings: Settings) -> bool:
+    """Whether each session works in an environment of its own, where it reaches nothing of another owner."""
+    spec = resolve(settings, {}, session="owner", workspace=settings.home.root, environ={})
+    return is_self_contained(spec, settings.terminal)
+
+
+def require_separate_owners(settings: Settings, tokens: ServerTokens) -> None:
+    """Raises UnsafeStart if several owners would share one machine: a `cat` would cross from one to the other."""
+    others = sorted(tokens.owners() - {""})
+    if others and not are_owners_apart(settings):
+        raise UnsafeStart(
+            f"tokens belong to several owners ({', '.join(others)}), who could read each other's files on the backend "
+            f"{settings.terminal.backend!r}; set `terminal.backend` to one with a container for each session, such as "
+            "docker, or revoke these tokens"
+        )
 
 
 def require_usable_tls(settings: ServeSettings) -> None:
@@ -187,7 +253,7 @@ async def serve_agents(server: AgentServer, host: str, listening: socket.socket,
     """Serve until `stop` is set; then runs are interrupted, and the host is closed."""
     serve = server.settings.serve
     options = ServerOptions(certificate=serve.tls_certificate, key=serve.tls_key)
-    await serve_app(server.app(host), listening, stop, server.runs.stop, options)
+    await serve_app(server.app(host), listening, stop, server.stop, options)
 
 
 async def _http_error(_: Request, error: Exception) -> Response:

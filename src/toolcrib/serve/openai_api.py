@@ -21,7 +21,6 @@ from toolcrib.core.models import ModelError, Usage
 from toolcrib.serve.guard import identity_of
 from toolcrib.serve.openai_requests import MODEL, AgentQuestion, BadRequest, ChatRequest, question_of_chat
 from toolcrib.serve.questions import (
-    PLATFORM,
     OpenQuestion,
     PendingQuestions,
     QuestionAnswered,
@@ -72,7 +71,7 @@ class OpenAIApi:
                 self._runs.require_stream()
             if asked.is_housekeeping:
                 return await self._housekeeping(asked, body)
-            run, after = self._run_for(request, asked)
+            run, after = await self._run_for(request, asked)
         except (msgspec.MsgspecError, RecursionError, ToolcribError) as error:
             return refused(error)
         include_usage = body.stream_options is not None and body.stream_options.include_usage
@@ -82,20 +81,21 @@ class OpenAIApi:
             return event_stream(self._runs, answer.stream(after, include_usage=include_usage), headers)
         return await while_connected(request, answer.whole(after, headers))
 
-    def _run_for(self, request: Request, asked: AgentQuestion) -> tuple[Run, int]:
+    async def _run_for(self, request: Request, asked: AgentQuestion) -> tuple[Run, int]:
         """The run that answers a request: a new one, or one that waited for the answer in this message."""
         identity = identity_of(request.scope)
-        held = answered_run(self._runs, self._questions, asked, identity)
+        held = await answered_run(self._runs, self._questions, asked, identity)
         if held is not None:
             return held
         self._runs.require_room()
         wanted, session_id = request.headers.get(SESSION_HEADER), None
         if wanted is not None:
-            session_id = self._runs.session(wanted, identity).id
+            session_id = (await self._runs.session(wanted, identity)).id
         elif asked.history:
-            session_id = session_of_history(self._host.store, self._runs, asked, identity.name)
-        agent = self._runs.agent(session_id, asked.instructions)
-        return self._runs.start(agent, asked.question), 0
+            store = self._host.store
+            session_id = await asyncio.to_thread(session_of_history, store, self._runs, asked, identity)
+        run = await self._runs.start(session_id, asked.question, identity.owner, instructions=asked.instructions)
+        return run, 0
 
     async def _housekeeping(self, asked: AgentQuestion, body: ChatRequest) -> Response:
         """A title or tags for a front end: one small request to the model, without an agent or tools."""
@@ -113,7 +113,7 @@ class OpenAIApi:
         return event_stream(self._runs, stream())
 
 
-def answered_run(
+async def answered_run(
     runs: RunManager, questions: PendingQuestions, asked: AgentQuestion, identity: TokenIdentity
 ) -> tuple[Run, int] | None:
     """`/approve CODE`, `/deny CODE` or `/answer CODE TEXT` as a message answers a question and goes on with its run,
@@ -122,24 +122,26 @@ def answered_run(
     if word not in ("/approve", "/deny", "/answer"):
         return None
     code, _, text = rest.strip().partition(" ")
-    found = questions.find(code)
+    found = await asyncio.to_thread(questions.find, code, identity.owner)
     held = [(run, number) for run in runs.working if (number := run.number_of_question(found.asked.id))]
-    settle(questions, found, word, text.strip(), identity.may("approve"))
+    await asyncio.to_thread(settle, questions, found, word, text.strip(), identity)
     if not held:
         raise RunRefused("the answer is recorded, but its run has ended; ask again to go on", 409)
     return held[0]
 
 
-def settle(questions: PendingQuestions, found: OpenQuestion, word: str, text: str, may_approve: bool) -> None:
+def settle(questions: PendingQuestions, found: OpenQuestion, word: str, text: str, identity: TokenIdentity) -> None:
     """Answer a question with a command; raises RunRefused without the right to, or if it was answered before."""
     code = found.asked.code
     if found.request is not None:
         if word == "/answer":
             raise RunRefused(f"{code} is an approval; reply `/approve {code}` or `/deny {code}`", 400)
-        if not may_approve:
+        if not identity.may("approve"):
             raise RunRefused("this token may not answer approvals; it lacks the scope 'approve'", 403)
         if word == "/approve":
-            is_first = questions.decide(found, text if text in found.asked.choices else "once")
+            choice = text if text in found.asked.choices else "once"
+            require_choice(choice, identity)
+            is_first = questions.decide(found, choice)
         else:
             is_first = questions.decide(found, "deny", text)
     else:
@@ -150,19 +152,26 @@ def settle(questions: PendingQuestions, found: OpenQuestion, word: str, text: st
         raise RunRefused("somebody else answered this question already", 409)
 
 
-def session_of_history(store: SessionStore, runs: RunManager, asked: AgentQuestion, token_name: str) -> str:
+def require_choice(choice: str, identity: TokenIdentity) -> None:
+    """Raises RunRefused for a permanent approval from a token that may not change the policy."""
+    if choice == "always" and not identity.may("admin"):
+        raise RunRefused("`always` changes the policy for good, which needs the scope 'admin'; use `session`", 403)
+
+
+def session_of_history(store: SessionStore, runs: RunManager, asked: AgentQuestion, identity: TokenIdentity) -> str:
     """The session of the conversation that a client remembers; a new one with its messages, if we do not know it."""
-    known = runs.store.session_for(digest_of(token_name, asked.before()))
+    known = runs.store.session_for(digest_of(identity.name, asked.before()))
     session_id = runs.continued(*known) if known is not None else None
     if session_id is not None:
         return session_id
-    session = store.create(source=PLATFORM)
+    session = runs.new_session(identity.owner)
     store.append_many(session.id, asked.history)
     return session.id
 
 
 def remember(runs: RunManager, run: Run, asked: AgentQuestion, answer: str, token_name: str) -> None:
-    """Recognise a conversation by what its client saw of it."""
+    """Recognise a conversation by what its client saw of it. Before the answer is complete for the client, who may go
+    on at once."""
     # A client that does not read its stream holds it until after the server has closed its database.
     with suppress(RunStoreError):
         runs.store.remember_transcript(digest_of(token_name, asked.after(answer)), run.session_id, run.id)

@@ -88,11 +88,17 @@ class PendingQuestions(GatewayApprover):
         self._questions: dict[str, OpenQuestion] = {}
         self._counter = 0
         self._asking = 0
+        self._log = log
+        self._late_grants: dict[tuple[str, str, str], str] = {}
+        """Approved after the run was gone: by session, tool and exact command, the id of the request. Used once."""
 
     # What agents use
 
     async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
         """As the approver: hold the call until a person decides."""
+        granted = self._late_grants.pop(_grant_key(request, _digest(request.command)), None)
+        if granted is not None:
+            return ApprovalAnswer(choice="once", reason=f"approved as request {granted}", decided_by="user")
         watcher = self._watcher_of(request.session_key)
         self._asking += 1
         answer: ApprovalAnswer | None = None
@@ -143,6 +149,10 @@ class PendingQuestions(GatewayApprover):
 
     # What the server uses
 
+    def set_timeout(self, seconds: float) -> None:
+        """How long later questions wait."""
+        self._timeout_seconds = seconds
+
     def watch(self, session_id: str, watcher: OnQuestion) -> None:
         """Report the questions of a session; without a watcher, nobody could answer."""
         self._watchers[session_id] = watcher
@@ -181,12 +191,17 @@ class PendingQuestions(GatewayApprover):
         while self._asking and time.monotonic() < deadline:  # noqa: ASYNC110 - calls may wait on other loops
             await asyncio.sleep(0)
 
-    def open(self, session_id: str | None = None) -> list[OpenQuestion]:
-        """The open questions of the server's sessions, oldest first, including approvals from before a restart."""
+    def open(self, session_id: str | None = None, *, owner: str | None = None) -> list[OpenQuestion]:
+        """The open questions of the server's sessions, of one owner or of all, oldest first, including approvals from
+        before a restart."""
         pending = self.pending(session_id)
         approvals = [self._as_question(request) for request in pending if self._is_ours(request.session_key)]
-        others = [one for one in self._questions.values() if session_id in (None, one.session_id)]
-        return sorted([*approvals, *others], key=lambda one: one.asked_at)
+        others = [one for one in list(self._questions.values()) if session_id in (None, one.session_id)]
+        found = [*approvals, *others]
+        if owner is not None:
+            owners = self._sessions.owners({one.session_id for one in found})
+            found = [one for one in found if owners.get(one.session_id) == owner]
+        return sorted(found, key=lambda one: one.asked_at)
 
     def is_served(self, session_id: str) -> bool:
         """Whether a server opened a session, or the one that started it."""
@@ -199,10 +214,10 @@ class PendingQuestions(GatewayApprover):
         """Whether we ask for a session: one that a server opened or works on; others have their own front end."""
         return self.is_served(session_id) or self._watcher_of(session_id) is not None
 
-    def find(self, id_or_code: str) -> OpenQuestion:
-        """The open question with this id or code; raises UnknownQuestion."""
+    def find(self, id_or_code: str, owner: str) -> OpenQuestion:
+        """The open question of an owner with this id or code; raises UnknownQuestion."""
         wanted = id_or_code.strip()
-        found = [one for one in self.open() if wanted == one.asked.id or wanted.upper() == one.asked.code]
+        found = [one for one in self.open(owner=owner) if wanted == one.asked.id or wanted.upper() == one.asked.code]
         if not found:
             raise UnknownQuestion(f"no open question has the code {wanted!r}; it may have been answered, or expired")
         return found[0]
@@ -216,6 +231,14 @@ class PendingQuestions(GatewayApprover):
             request.session_key, choice, reason=reason or None, request_id=request.id, every_scope=every_scope
         )
         return count > 0
+
+    def grant_late(self, question: OpenQuestion) -> None:
+        """Let the call of an approval whose run is gone run once, if the session asks for exactly it again."""
+        request = question.request
+        records = [one for one in self._log.find(question.asked.id) if one.id == question.asked.id]
+        if request is not None and records:
+            # The log keeps a masked command, and the digest of the exact one.
+            self._late_grants[_grant_key(request, records[0].digest)] = request.id
 
     def answer(self, question: OpenQuestion, text: str) -> bool:
         """Answer a question of the model once; False if it was answered already."""
@@ -250,6 +273,14 @@ class QuestionAsker:
 
     async def ask(self, ctx: ToolContext, question: str, choices: tuple[str, ...]) -> str:
         return await self._questions.ask_text(ctx.session_id, question, choices)
+
+
+def _digest(command: str) -> str:
+    return hashlib.sha256(command.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _grant_key(request: ApprovalRequest, digest: str) -> tuple[str, str, str]:
+    return request.session_key, request.tool, digest
 
 
 def code_of(question_id: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 from collections.abc import AsyncIterator
@@ -58,7 +59,7 @@ class ResponsesApi:
             asked = question_of_response(body)
             if body.stream:
                 self._runs.require_stream()
-            run, after = self._run_for(request, body, asked)
+            run, after = await self._run_for(request, body, asked)
         except (msgspec.MsgspecError, RecursionError, ToolcribError) as error:
             return refused(error)
         answer = ResponseAnswer(self._host, self._runs, run, body, asked, identity_of(request.scope).name)
@@ -67,37 +68,40 @@ class ResponsesApi:
             return event_stream(self._runs, answer.stream(after), headers)
         return await while_connected(request, answer.whole(after, headers))
 
-    def _run_for(self, request: Request, body: ResponsesRequest, asked: AgentQuestion) -> tuple[Run, int]:
+    async def _run_for(self, request: Request, body: ResponsesRequest, asked: AgentQuestion) -> tuple[Run, int]:
         identity = identity_of(request.scope)
-        held = answered_run(self._runs, self._questions, asked, identity)
+        held = await answered_run(self._runs, self._questions, asked, identity)
         if held is not None:
             return held
         self._runs.require_room()
         session_id: str | None = None
         if body.previous_response_id is not None:
-            session_id = self._continued(body.previous_response_id)
+            session_id = await asyncio.to_thread(self._continued, body.previous_response_id, identity.owner)
         elif asked.history:
             # Clients that keep the history themselves send all of it.
-            session_id = session_of_history(self._host.store, self._runs, asked, identity.name)
-        return self._runs.start(self._runs.agent(session_id, asked.instructions), asked.question), 0
+            store = self._host.store
+            session_id = await asyncio.to_thread(session_of_history, store, self._runs, asked, identity)
+        run = await self._runs.start(session_id, asked.question, identity.owner, instructions=asked.instructions)
+        return run, 0
 
-    def _continued(self, response_id: str) -> str:
+    def _continued(self, response_id: str, owner: str) -> str:
         """The session of an earlier answer; a branch of it, if the session has gone on since."""
-        earlier = self._runs.store.response(response_id)
+        earlier = self._runs.store.response(response_id, owner)
         session_id = earlier and self._runs.continued(earlier.session_id, earlier.message_id or None)
         if not session_id:
             raise BadRequest(f"there is no response {response_id!r}; send the whole history", "previous_response_id")
         return session_id
 
     async def get(self, request: Request) -> Response:
-        found = self._runs.store.response(request.path_params["id"])
+        owner = identity_of(request.scope).owner
+        found = await asyncio.to_thread(self._runs.store.response, request.path_params["id"], owner)
         if found is None:
             return api_error(404, f"there is no response {request.path_params['id']!r}")
         return Response(found.body, media_type="application/json")
 
     async def delete(self, request: Request) -> Response:
-        id = request.path_params["id"]
-        if not self._runs.store.delete_response(id):
+        id, owner = request.path_params["id"], identity_of(request.scope).owner
+        if not await asyncio.to_thread(self._runs.store.delete_response, id, owner):
             return api_error(404, f"there is no response {id!r}")
         return JSONResponse({"id": id, "object": "response", "deleted": True})
 
@@ -135,7 +139,7 @@ class ResponseAnswer:
                 if self._run.waits_for(one):
                     break
             self._end_message()
-            return JSONResponse(self._finished(), headers=headers)
+            return JSONResponse(await asyncio.to_thread(self._finished), headers=headers)
 
     async def stream(self, after: int) -> AsyncIterator[str]:
         with self._run.client():
@@ -148,7 +152,7 @@ class ResponseAnswer:
                     yield event
             for event in self._end_message():
                 yield event
-            response = self._finished()
+            response = await asyncio.to_thread(self._finished)
             yield self._event(f"response.{response['status']}", response=response)
 
     def _end_message(self) -> list[str]:
@@ -172,6 +176,7 @@ class ResponseAnswer:
                 session_id=session_id,
                 message_id=self._host.store.newest_message(session_id) if result is not None else 0,
                 body=json.dumps(response, ensure_ascii=False),
+                owner=self._run.record.owner,
             )
             self._runs.store.add_response(stored)
         return response

@@ -14,7 +14,6 @@ from toolcrib.sessions.database import Database, Migration
 
 RunState = Literal["working", "answered", "failed", "budget", "denied", "interrupted"]
 DAY_SECONDS = 86_400.0
-KEPT_DAYS = 30
 
 STEPS = (
     Migration(
@@ -57,8 +56,14 @@ STEPS = (
             "ALTER TABLE transcripts ADD COLUMN run TEXT NOT NULL DEFAULT ''",
         )
     ),
+    Migration(
+        (
+            "ALTER TABLE runs ADD COLUMN owner TEXT NOT NULL DEFAULT ''",
+            "ALTER TABLE responses ADD COLUMN owner TEXT NOT NULL DEFAULT ''",
+        )
+    ),
 )
-_RUN_COLUMNS = "id, session, state, created_at, ended_at, problem, cost_usd, digest"
+_RUN_COLUMNS = "id, session, state, created_at, ended_at, problem, cost_usd, digest, owner"
 
 
 class RunStoreError(ToolcribError):
@@ -77,6 +82,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     cost_usd: float = 0.0
     digest: str = ""
     """Of the request that started it, to recognise a repeated one."""
+    owner: str = ""
+    """Whose run it is; empty for the owner of the home."""
 
 
 class StoredEvent(msgspec.Struct, frozen=True):
@@ -96,6 +103,7 @@ class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str
     message_id: int
     body: str
+    owner: str = ""
 
 
 class RunStore:
@@ -105,17 +113,20 @@ class RunStore:
         self._database = Database(path, steps=STEPS, what="database of the server", error=RunStoreError)
         self.clock = clock
 
-    def open(self) -> list[RunRecord]:
-        """Prepare the database at the start of a server; returns the runs that the last one left unfinished."""
-        now = self.clock()
-        with self._database.write() as connection:
-            connection.execute(
-                "DELETE FROM events WHERE run IN (SELECT id FROM runs WHERE created_at < ?)",
-                (now - KEPT_DAYS * DAY_SECONDS,),
-            )
-            connection.execute("DELETE FROM transcripts WHERE created_at < ?", (now - KEPT_DAYS * DAY_SECONDS,))
+    def unfinished(self) -> Sequence[RunRecord]:
+        """The runs that the last server left unfinished."""
+        with self._database.read() as connection:
             left = connection.execute(f"SELECT {_RUN_COLUMNS} FROM runs WHERE state = 'working'").fetchall()
         return [_run(row) for row in left]
+
+    def delete_before(self, moment: float) -> int:
+        """Delete runs that ended before this moment, with their events, and as old answers; returns how many runs."""
+        with self._database.write() as connection:
+            connection.execute("DELETE FROM events WHERE run IN (SELECT id FROM runs WHERE ended_at < ?)", (moment,))
+            deleted = connection.execute("DELETE FROM runs WHERE ended_at < ?", (moment,)).rowcount
+            connection.execute("DELETE FROM transcripts WHERE created_at < ?", (moment,))
+            connection.execute("DELETE FROM responses WHERE created_at < ?", (moment,))
+        return deleted
 
     def by_key(self, idempotency_key: str) -> RunRecord | None:
         """The run that was started with this key."""
@@ -129,8 +140,9 @@ class RunStore:
         """Store a new run."""
         with self._database.write() as connection:
             connection.execute(
-                "INSERT INTO runs (id, session, state, created_at, idempotency_key, digest) VALUES (?, ?, ?, ?, ?, ?)",
-                (run.id, run.session_id, run.state, run.created_at, idempotency_key, run.digest),
+                "INSERT INTO runs (id, session, state, created_at, idempotency_key, digest, owner) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (run.id, run.session_id, run.state, run.created_at, idempotency_key, run.digest, run.owner),
             )
 
     def end(
@@ -142,17 +154,21 @@ class RunStore:
                 (state, self.clock(), problem, cost_usd, last_message, run_id),
             )
 
-    def get(self, run_id: str) -> RunRecord | None:
+    def get(self, run_id: str, owner: str) -> RunRecord | None:
+        """The run with this id, if it belongs to this owner."""
         with self._database.read() as connection:
-            row = connection.execute(f"SELECT {_RUN_COLUMNS} FROM runs WHERE id = ?", (run_id,)).fetchone()
+            row = connection.execute(
+                f"SELECT {_RUN_COLUMNS} FROM runs WHERE id = ? AND owner = ?", (run_id, owner)
+            ).fetchone()
         return None if row is None else _run(row)
 
-    def list(self, *, session_id: str | None = None, limit: int = 50) -> Sequence[RunRecord]:
-        """Runs, newest first."""
-        where, values = ("WHERE session = ?", (session_id,)) if session_id is not None else ("", ())
+    def list(self, *, owner: str, session_id: str | None = None, limit: int = 50) -> Sequence[RunRecord]:
+        """The runs of an owner, newest first."""
         with self._database.read() as connection:
             rows = connection.execute(
-                f"SELECT {_RUN_COLUMNS} FROM runs {where} ORDER BY created_at DESC LIMIT ?", (*values, limit)
+                f"SELECT {_RUN_COLUMNS} FROM runs WHERE owner = ?1 AND (?2 IS NULL OR session = ?2) "
+                "ORDER BY created_at DESC LIMIT ?3",
+                (owner, session_id, limit),
             ).fetchall()
         return [_run(row) for row in rows]
 
@@ -198,28 +214,36 @@ class RunStore:
     def add_response(self, response: StoredResponse) -> None:
         with self._database.write() as connection:
             connection.execute(
-                "INSERT OR REPLACE INTO responses VALUES (?, ?, ?, ?, ?)",
-                (response.id, response.session_id, response.message_id, self.clock(), response.body),
+                "INSERT OR REPLACE INTO responses VALUES (?, ?, ?, ?, ?, ?)",
+                (
+                    response.id,
+                    response.session_id,
+                    response.message_id,
+                    self.clock(),
+                    response.body,
+                    response.owner,
+                ),
             )
 
-    def response(self, response_id: str) -> StoredResponse | None:
+    def response(self, response_id: str, owner: str) -> StoredResponse | None:
         with self._database.read() as connection:
             row = connection.execute(
-                "SELECT id, session, message, body FROM responses WHERE id = ?", (response_id,)
+                "SELECT id, session, message, body FROM responses WHERE id = ? AND owner = ?", (response_id, owner)
             ).fetchone()
         return None if row is None else StoredResponse(id=row[0], session_id=row[1], message_id=row[2], body=row[3])
 
-    def delete_response(self, response_id: str) -> bool:
+    def delete_response(self, response_id: str, owner: str) -> bool:
         with self._database.write() as connection:
-            return connection.execute("DELETE FROM responses WHERE id = ?", (response_id,)).rowcount > 0
+            deleted = connection.execute("DELETE FROM responses WHERE id = ? AND owner = ?", (response_id, owner))
+            return deleted.rowcount > 0
 
     def close(self) -> None:
         self._database.close()
 
 
-def _run(row: tuple[str, str, RunState, float, float | None, str, float, str]) -> RunRecord:
-    id, session, state, created, ended, problem, cost, digest = row
+def _run(row: tuple[str, str, RunState, float, float | None, str, float, str, str]) -> RunRecord:
+    id, session, state, created, ended, problem, cost, digest, owner = row
     return RunRecord(
         id=id, session_id=session, state=state, created_at=created, ended_at=ended, problem=problem, cost_usd=cost,
-        digest=digest,
+        digest=digest, owner=owner,
     )  # fmt: skip

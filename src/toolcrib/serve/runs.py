@@ -8,7 +8,8 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -17,8 +18,10 @@ import msgspec
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.events import AnyEvent, RunEnded, RunResult, TextStreamed
 from toolcrib.agent.host import AgentHost
+from toolcrib.config.serve_settings import ServeLimits
 from toolcrib.core.errors import SessionError, ToolcribError, UnknownSession
 from toolcrib.core.messages import Message
+from toolcrib.serve.metrics import ServerMetrics
 from toolcrib.serve.questions import PendingQuestions, QuestionAnswered, QuestionAsked, QuestionEvent
 from toolcrib.serve.run_store import DAY_SECONDS, RunRecord, RunStore, StoredEvent
 from toolcrib.serve.tokens import TokenIdentity
@@ -61,7 +64,7 @@ class Run:
         self.agent = agent
         self.result: RunResult | None = None
         self.events: list[LoggedRunEvent] = []
-        self.unwritten: list[StoredEvent] = []
+        self.unwritten: deque[StoredEvent] = deque()
         self.open_questions: set[str] = set()
         self.clients = 0
         self._pieces: list[str] = []
@@ -160,16 +163,26 @@ class Run:
 class RunManager:
     """Starts, finds and ends the runs of one server."""
 
-    def __init__(self, host: AgentHost, questions: PendingQuestions, store: RunStore) -> None:
+    def __init__(
+        self, host: AgentHost, questions: PendingQuestions, store: RunStore, metrics: ServerMetrics | None = None
+    ) -> None:
         self._host = host
+        self.metrics = metrics or ServerMetrics()
         self._questions = questions
         self._store = store
-        self._limits = host.settings.serve.limits
         self._runs: dict[str, Run] = {}
+        self._starting: dict[str, int] = {}
+        """Sessions whose next run is being prepared in a thread."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._writer: asyncio.Task[None] | None = None
+        self._preparing = 0
         self._streams = 0
         self._is_closing = False
+
+    @property
+    def _limits(self) -> ServeLimits:
+        """Those in force now: the config file may change."""
+        return self._host.settings.serve.limits
 
     @property
     def store(self) -> RunStore:
@@ -177,34 +190,55 @@ class RunManager:
 
     @property
     def working(self) -> list[Run]:
-        return [run for id, run in self._runs.items() if id in self._tasks]
+        return [run for id, run in self._runs.items() if id in self._tasks and run.result is None]
 
-    def open(self) -> None:
+    async def open(self) -> None:
         """Mark the runs that an earlier server left unfinished; starts writing events."""
-        for left in self._store.open():
+        await asyncio.to_thread(self._end_unfinished)
+        self._writer = asyncio.ensure_future(self._write_regularly())
+
+    def _end_unfinished(self) -> None:
+        self.delete_old()
+        for left in self._store.unfinished():
             stored = self._store.events(left.id)
             ended = RunEnded(result=RunResult(outcome="interrupted", problem=LOST, session_id=left.session_id))
             number = stored[-1].number + 1 if stored else 1
             self._store.add_events([(left.id, StoredEvent(number, self._store.clock(), _encode(ended).decode()))])
             self._store.end(left.id, "interrupted", LOST)
-        self._writer = asyncio.ensure_future(self._write_regularly())
 
-    def find(self, run_id: str) -> Run | None:
-        """A run that works, or ended recently."""
-        return self._runs.get(run_id)
+    def delete_old(self) -> None:
+        """Delete what the settings do not keep any longer."""
+        kept = self._host.settings.serve.keep_days * DAY_SECONDS
+        deleted = self._store.delete_before(self._store.clock() - kept)
+        if deleted:
+            logger.info("deleted %d old runs", deleted)
+
+    def find(self, run_id: str, owner: str) -> Run | None:
+        """A run of this owner that works, or ended recently."""
+        run = self._runs.get(run_id)
+        return run if run is not None and run.record.owner == owner else None
 
     def of_session(self, session_id: str) -> Run | None:
         """The run that works on a session now."""
         return next((run for run in self.working if run.session_id == session_id), None)
 
-    def session(self, wanted: str, identity: TokenIdentity) -> Session:
-        """The session with exactly this id, no prefix and no `last`; sessions that no server opened, such as those of
-        the terminal, are for tokens of an admin only."""
+    async def session(self, wanted: str, identity: TokenIdentity) -> Session:
+        """The session with exactly this id, no prefix and no `last`, if it belongs to the token's owner; sessions that
+        no server opened, such as those of the terminal, are for tokens of an admin only."""
+        return await asyncio.to_thread(self.session_now, wanted, identity)
+
+    def session_now(self, wanted: str, identity: TokenIdentity) -> Session:
+        """As `session`, in a thread."""
         with suppress(UnknownSession):
             found = self._host.store.get(wanted)
-            if found.id == wanted and (identity.may("admin") or self._questions.is_served(found.id)):
+            is_reachable = identity.sees_all_sessions or self._questions.is_served(found.id)
+            if found.id == wanted and found.owner == identity.owner and is_reachable:
                 return found
         raise RunRefused(f"there is no session {wanted!r}", 404)
+
+    def is_busy(self, session_id: str) -> bool:
+        """Whether a run works on a session, or is about to."""
+        return session_id in self._starting or self.of_session(session_id) is not None
 
     def continued(self, session_id: str, message_id: int | None) -> str | None:
         """A session that goes on after this message: the session itself if that is its last, or a branch; None if the
@@ -216,6 +250,10 @@ class RunManager:
             return store.branch(session_id, up_to=message_id).id
         except SessionError:
             return None
+
+    @property
+    def open_streams(self) -> int:
+        return self._streams
 
     @contextmanager
     def stream(self) -> Iterator[None]:
@@ -231,11 +269,37 @@ class RunManager:
         if self._streams >= self._limits.max_streams:
             raise RunRefused(f"{self._streams} streams are open, which is the limit; try again later", 429)
 
-    def agent(self, session_id: str | None, instructions: str = "") -> Agent:
-        """An agent for a session, or for a new one."""
-        if session_id is not None and self.of_session(session_id) is not None:
+    def new_session(self, owner: str, title: str = "") -> Session:
+        """A session without messages; in a thread."""
+        provider, model = self._host.provider_for()
+        runtime = self._host.runtime
+        return self._host.store.create(
+            source=self._host.platform,
+            title=title,
+            model=model,
+            provider=provider.name,
+            cwd=runtime.workspace,
+            toolsets=self._host.settings.serve.toolsets,
+            owner=owner,
+        )
+
+    @contextmanager
+    def reserved(self, session_id: str | None) -> Iterator[None]:
+        """While a run of a session is prepared; raises RunRefused if the session is busy."""
+        if session_id is None:
+            yield
+            return
+        if self.is_busy(session_id):
             raise RunRefused(f"a run is working on session {session_id!r}; wait for it, stop it or steer it", 409)
-        agent = Agent(host=self._host, session_id=session_id, toolsets=self._host.settings.serve.toolsets)
+        self._starting[session_id] = 1
+        try:
+            yield
+        finally:
+            del self._starting[session_id]
+
+    def _agent(self, session_id: str | None, owner: str, instructions: str, toolsets: Sequence[str] | None) -> Agent:
+        chosen = self._host.settings.serve.toolsets if toolsets is None else toolsets
+        agent = Agent(host=self._host, session_id=session_id, toolsets=chosen, owner=owner)
         if instructions.strip():
             agent.system_prompt = f"{agent.system_prompt}\n\n{instructions.strip()}"
         return agent
@@ -245,11 +309,14 @@ class RunManager:
         limits = self._limits
         if self._is_closing:
             raise RunRefused("the server is stopping; try again when it is back", 503)
-        if len(self._tasks) >= limits.max_runs:
+        if len(self._tasks) + self._preparing >= limits.max_runs:
             raise RunRefused(f"{limits.max_runs} runs are working, which is the limit; try again later", 429)
-        if limits.cost_per_day_usd and self._store.cost_since(self._store.clock() - DAY_SECONDS) >= (
-            limits.cost_per_day_usd
-        ):
+
+    def _require_money(self) -> None:
+        limits = self._limits
+        if not limits.cost_per_day_usd:
+            return
+        if self._store.cost_since(self._store.clock() - DAY_SECONDS) >= limits.cost_per_day_usd:
             raise RunRefused(
                 f"the runs of the last 24 hours have cost the limit of ${limits.cost_per_day_usd:g}; "
                 "raise `serve.limits.cost_per_day_usd`, or wait",
@@ -257,7 +324,8 @@ class RunManager:
             )
 
     def repeated(self, key: str | None, digest: str) -> RunRecord | None:
-        """The run that a request with this idempotency key started before; raises RunRefused for another request."""
+        """The run that a request with this idempotency key started before; raises RunRefused for another request. In a
+        thread."""
         if key is None:
             return None
         known = self._store.by_key(key)
@@ -265,18 +333,51 @@ class RunManager:
             raise RunRefused("this idempotency key was used for another request", 409)
         return known
 
-    def start(self, agent: Agent, question: Message, key: str | None = None, digest: str = "") -> Run:
-        """Start to work on a question."""
-        self.require_room()
-        record = RunRecord(
-            id=f"run_{secrets.token_hex(12)}",
-            session_id=agent.session_id,
-            state="working",
-            created_at=self._store.clock(),
-            digest=digest,
-        )
-        self._store.add(record, key)
-        run = Run(record, agent)
+    async def start(
+        self,
+        session_id: str | None,
+        question: Message,
+        owner: str,
+        *,
+        instructions: str = "",
+        key: str | None = None,
+        digest: str = "",
+        toolsets: Sequence[str] | None = None,
+    ) -> Run:
+        """Start to work on a question, in this session or in a new one; with these toolsets or the server's."""
+
+        def prepare() -> tuple[Agent, RunRecord]:
+            self._require_money()
+            agent = self._agent(session_id, owner, instructions, toolsets)
+            record = RunRecord(
+                id=f"run_{secrets.token_hex(12)}",
+                session_id=agent.session_id,
+                state="working",
+                created_at=self._store.clock(),
+                digest=digest,
+                owner=owner,
+            )
+            self._store.add(record, key)
+            return agent, record
+
+        await self._settled(session_id)
+        with self.reserved(session_id):
+            self.require_room()
+            self._preparing += 1
+            try:
+                # Opening a session reads files and databases, which other processes may have locked.
+                agent, record = await asyncio.to_thread(prepare)
+            finally:
+                self._preparing -= 1
+            return self._work_on(Run(record, agent), question)
+
+    async def _settled(self, session_id: str | None) -> None:
+        """Wait until the end of the session's last run is recorded; its client may ask on at once."""
+        ending = [task for id, task in self._tasks.items() if self._runs[id].session_id == session_id]
+        if ending and not self.is_busy(session_id or ""):
+            await asyncio.wait(ending, timeout=CANCEL_SECONDS)
+
+    def _work_on(self, run: Run, question: Message) -> Run:
         self._runs[run.id] = run
         self._questions.watch(run.session_id, run.add)
         self._tasks[run.id] = asyncio.ensure_future(self._work(run, question))
@@ -288,12 +389,14 @@ class RunManager:
         except ToolcribError as error:
             run.add(RunEnded(result=RunResult(outcome="failed", problem=str(error), session_id=run.session_id)))
         finally:
-            self._tasks.pop(run.id, None)
             self._questions.unwatch(run.session_id)
             if run.result is None:
                 # The task was cancelled: the server is closing.
                 run.add(RunEnded(result=RunResult(outcome="interrupted", problem=LOST, session_id=run.session_id)))
-            self._end(run)
+            assert run.result is not None
+            self.metrics.run_ended(run.result)
+            await asyncio.shield(asyncio.to_thread(self._end, run))
+            self._tasks.pop(run.id, None)
             self._forget_old()
 
     def _end(self, run: Run) -> None:
@@ -314,18 +417,28 @@ class RunManager:
             del self._runs[id]
 
     def _write(self, runs: list[Run]) -> None:
+        """Write new events; from any thread."""
         events = []
         for run in runs:
-            written, run.unwritten = run.unwritten, []
-            events += [(run.id, event) for event in written]
+            # The loop may append meanwhile: take what is there now, one by one.
+            for _ in range(len(run.unwritten)):
+                events.append((run.id, run.unwritten.popleft()))
         if events:
             self._store.add_events(events)
 
+    async def written(self, run: Run) -> None:
+        """Wait until the events of a run so far are stored."""
+        await asyncio.to_thread(self._write, [run])
+
     async def _write_regularly(self) -> None:
+        tidied = self._store.clock()
         while True:
             await asyncio.sleep(WRITE_SECONDS)
             try:
-                self._write(list(self._runs.values()))
+                await asyncio.to_thread(self._write, list(self._runs.values()))
+                if self._store.clock() - tidied > DAY_SECONDS:
+                    tidied = self._store.clock()
+                    await asyncio.to_thread(self.delete_old)
             except ToolcribError:
                 logger.exception("cannot write the events of runs")
 

@@ -21,6 +21,7 @@ TokenScope = Literal["chat", "approve", "admin", "metrics"]
 SCOPES: tuple[TokenScope, ...] = get_args(TokenScope)
 OWNER = "owner"
 MIN_CHARS = 32
+_OWNER = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 _PLACEHOLDER = re.compile(r"change.?me|your.?token|placeholder|secret|password|example|(.)\1{7}", re.IGNORECASE)
 
 
@@ -33,9 +34,17 @@ class TokenIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     scopes: frozenset[TokenScope]
+    owner: str = ""
+    """Whose sessions it reaches; empty for the owner of the home."""
 
     def may(self, scope: TokenScope) -> bool:
         return scope in self.scopes
+
+    @property
+    def sees_all_sessions(self) -> bool:
+        """Whether it reaches all sessions of its owner, or only those that a server opened and not, for example, those
+        of the terminal."""
+        return self.may("admin") or bool(self.owner)
 
 
 class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +52,7 @@ class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
 
     sha256: str
     scopes: tuple[TokenScope, ...]
+    owner: str = ""
 
 
 class ServerTokens:
@@ -50,7 +60,7 @@ class ServerTokens:
 
     def __init__(self, home: Home, given: str = "", source: str = "TOOLCRIB_SERVE_TOKEN") -> None:
         self._folder = home.serve_dir
-        self._file = self._folder / "token"
+        self._file = home.serve_token_file
         self._others_file = self._folder / "tokens.json"
         self._given = require_strong(given, source) if given else ""
 
@@ -84,7 +94,18 @@ class ServerTokens:
             return TokenIdentity(name=OWNER, scopes=frozenset(SCOPES))
         digest = _digest(token)
         found = [(name, one) for name, one in self.others().items() if is_equal_secret(digest, one.sha256)]
-        return next((TokenIdentity(name=name, scopes=frozenset(one.scopes)) for name, one in found), None)
+        return next((_identity(name, one) for name, one in found), None)
+
+    def owners(self) -> set[str]:
+        """Everybody who has a token; the owner of the home has an empty name."""
+        return {"", *(one.owner for one in self.others().values())}
+
+    def named(self, name: str) -> tuple[TokenIdentity, str] | None:
+        """The identity of the token with this name, and the hash of the token; None if there is none."""
+        if name == OWNER:
+            return TokenIdentity(name=OWNER, scopes=frozenset(SCOPES)), _digest(self.owner_token())
+        found = self.others().get(name)
+        return None if found is None else (_identity(name, found), found.sha256)
 
     def others(self) -> dict[str, StoredToken]:
         """The further tokens, by name."""
@@ -97,8 +118,13 @@ class ServerTokens:
                 f"{str(self._others_file)!r} is damaged ({error}); delete it and create tokens anew"
             ) from (error)
 
-    def create(self, name: str, scopes: Iterable[TokenScope]) -> str:
-        """A new token with these scopes; it is shown once."""
+    def create(self, name: str, scopes: Iterable[TokenScope], owner: str = "") -> str:
+        """A new token with these scopes, for the owner of the home or for somebody else; it is shown once."""
+        scopes = tuple(scopes)
+        if owner and not _OWNER.fullmatch(owner):
+            raise TokenError(f"{owner!r} is no name of an owner; use up to 32 lower-case letters, digits, `-` and `_`")
+        if owner and "admin" in scopes:
+            raise TokenError(f"the scope 'admin' changes the whole server, so {owner!r} cannot have it; leave it out")
         if not name.isprintable() or not name.strip():
             raise TokenError("a token needs a name without control characters; it appears in the access log")
         token = secrets.token_urlsafe(32)
@@ -106,7 +132,7 @@ class ServerTokens:
             others = self.others()
             if name == OWNER or name in others:
                 raise TokenError(f"there is already a token {name!r}; choose another name, or revoke it first")
-            _write(target, others | {name: StoredToken(sha256=_digest(token), scopes=tuple(scopes))})
+            _write(target, others | {name: StoredToken(sha256=_digest(token), scopes=scopes, owner=owner)})
         return token
 
     def revoke(self, name: str) -> None:
@@ -116,6 +142,10 @@ class ServerTokens:
                 known = ", ".join(others) or "none"
                 raise TokenError(f"there is no token {name!r} to revoke; there are: {known}")
             _write(target, others)
+
+
+def _identity(name: str, stored: StoredToken) -> TokenIdentity:
+    return TokenIdentity(name=name, scopes=frozenset(stored.scopes), owner=stored.owner)
 
 
 def _write(target: Path, others: dict[str, StoredToken]) -> None:

@@ -141,7 +141,9 @@ SEARCH = Migration(
     )
 )
 
-STEPS: tuple[Migration, ...] = (TABLES, SEARCH)
+OWNERS = Migration(("ALTER TABLE sessions ADD COLUMN owner TEXT NOT NULL DEFAULT ''",))
+
+STEPS: tuple[Migration, ...] = (TABLES, SEARCH, OWNERS)
 
 
 def migrate(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from toolcrib.core.context import ToolContext
@@ -33,9 +33,17 @@ FILLED_BY = {"add": ("content",), "replace": ("old_text", "content"), "remove": 
 class MemoryService:
     """Serves the `memory` tool. A session keeps seeing the memories from when it started."""
 
-    def __init__(self, store: MemoryStore, *, write_approval: bool = False) -> None:
+    def __init__(
+        self,
+        store: MemoryStore,
+        *,
+        write_approval: bool = False,
+        store_of: Callable[[str], MemoryStore] | None = None,
+    ) -> None:
         self.store = store
         self.write_approval = write_approval
+        self.store_of = store_of or (lambda _: store)
+        """The memories that a session sees: those of its owner."""
         self._snapshots: dict[str, MemorySnapshot] = {}
         self._failed: dict[str, tuple[str, int]] = {}
         """By session: its turn, and how many changes of that turn were too long."""
@@ -64,16 +72,18 @@ class MemoryService:
             expected = await self._approved(target, operations, order, ctx) if self.write_approval or order else None
             who: Who = "agent" if expected is None else "approved"
             by = Author(who=who, session_id=ctx.session_id, call_id=ctx.call_id)
-            changed = await asyncio.to_thread(self.store.change, target, operations, by=by, expected=expected)
+            store = await asyncio.to_thread(self.store_of, ctx.session_id)
+            changed = await asyncio.to_thread(store.change, target, operations, by=by, expected=expected)
         except MemoryRefused as error:
             return self._refusal(target, error, ctx)
-        return tool_result(self._answer(target, changed))
+        return tool_result(_answer(store, target, changed))
 
     async def _approved(
         self, target: Target, operations: Sequence[MemoryOperation], order: str, ctx: ToolContext
     ) -> MemoryChange:
         """The changes that the person approved; raises MemoryRefused otherwise. `order`: why they must be asked."""
-        planned = await asyncio.to_thread(self.store.plan, target, operations)
+        store = await asyncio.to_thread(self.store_of, ctx.session_id)
+        planned = await asyncio.to_thread(store.plan, target, operations)
         if not planned.changes:
             return planned
         lines = [f"- {one.before}" for one in planned.changes if one.before]
@@ -89,19 +99,10 @@ class MemoryService:
             raise MemoryRefused("the person does not want this remembered; nothing was changed")
         return planned
 
-    def _answer(self, target: Target, changed: MemoryChange) -> JsonObject:
-        shown = self.store.shown(target, changed.entries)
-        return {
-            "success": True,
-            "target": target,
-            "message": _summary(changed),
-            "usage": self.store.usage(target, changed.entries),
-            "entries": shown,
-        }
-
     def _refusal(self, target: Target, error: MemoryRefused, ctx: ToolContext) -> str:
-        entries = self.store.entries(target)
-        more: dict[str, Any] = {"target": target, "usage": self.store.usage(target, entries)}
+        store = self.store_of(ctx.session_id)
+        entries = store.entries(target)
+        more: dict[str, Any] = {"target": target, "usage": store.usage(target, entries)}
         message = str(error)
         if error.over_limit:
             if self._count_failure(ctx) >= MAX_FAILED_CONSOLIDATIONS:
@@ -109,9 +110,9 @@ class MemoryService:
                     f"{message[: message.index('.')]}, after {MAX_FAILED_CONSOLIDATIONS} attempts in this turn. "
                     "Nothing was changed. Stop trying: continue the task, and tell the person that the memory is full"
                 )
-            more["current_entries"] = self.store.shown(target, entries)
+            more["current_entries"] = store.shown(target, entries)
         elif error.candidates:
-            more["candidates"] = self.store.shown(target, error.candidates)
+            more["candidates"] = store.shown(target, error.candidates)
         return tool_error(message, **more)
 
     def _count_failure(self, ctx: ToolContext) -> int:
@@ -122,8 +123,18 @@ class MemoryService:
 
     def _frozen(self, session_id: str) -> MemorySnapshot:
         if session_id not in self._snapshots:
-            self._snapshots[session_id] = self.store.load()
+            self._snapshots[session_id] = self.store_of(session_id).load()
         return self._snapshots[session_id]
+
+
+def _answer(store: MemoryStore, target: Target, changed: MemoryChange) -> JsonObject:
+    return {
+        "success": True,
+        "target": target,
+        "message": _summary(changed),
+        "usage": store.usage(target, changed.entries),
+        "entries": store.shown(target, changed.entries),
+    }
 
 
 def _operations(args: JsonObject) -> list[MemoryOperation]:

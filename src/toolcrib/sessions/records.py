@@ -21,7 +21,7 @@ HIDDEN_SOURCES = ("subagent", "tool")
 SESSION_COLUMNS = (
     "id, title, source, model, provider, cwd, created_at, updated_at, ended_at, end_reason, parent_id, parent_kind, "
     "toolsets, message_count, call_count, input_tokens, output_tokens, cached_tokens, cache_write_tokens, "
-    "reasoning_tokens, cost_usd, coalesce((SELECT text FROM prompts WHERE session = number), '')"
+    "reasoning_tokens, cost_usd, coalesce((SELECT text FROM prompts WHERE session = number), ''), owner"
 )
 MESSAGE_COLUMNS = "id, state, created_at, turn_id, usage, fields, text"
 CALL_COLUMNS = "call_id, tool, arguments, effects, started_at, finished_at, status, owner, result"
@@ -59,6 +59,8 @@ class Session(Struct, frozen=True, kw_only=True):
     call_count: int = 0
     """Tool calls that the model requested."""
     usage: Usage = NOTHING_USED
+    owner: str = ""
+    """Whose conversation it is; empty for the owner of the home."""
 
 
 class StoredMessage(Struct, frozen=True, kw_only=True):
@@ -125,6 +127,7 @@ def session_of(row: tuple[Any, ...]) -> Session:
         parent_kind=kind,
         toolsets=tuple(json.loads(toolsets)),
         system_prompt=row[21],
+        owner=row[22],
         message_count=messages,
         call_count=calls,
         usage=Usage(

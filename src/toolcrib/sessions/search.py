@@ -16,12 +16,12 @@ import msgspec
 from msgspec import Struct
 
 from toolcrib.core.context import ToolContext
-from toolcrib.core.errors import SessionError, nearest_names
+from toolcrib.core.errors import SessionError, UnknownSession, nearest_names
 from toolcrib.core.messages import Role
 from toolcrib.core.types import JsonObject
 from toolcrib.registry.results import tool_error, tool_result
 from toolcrib.sessions.records import HIDDEN_SOURCES, Session, State, StoredMessage, has_spaceless_script
-from toolcrib.sessions.store import SessionStore
+from toolcrib.sessions.store import SessionStore, no_session
 
 MAX_WORDS = 32
 MAX_TRIGRAMS = 64
@@ -157,7 +157,8 @@ _ORDERS: dict[Sort, str] = {
 }
 # The ids are passed as one value, so that the statement is prepared once.
 _LOOK_UP = """SELECT messages.id, sessions.id, sessions.source, role, messages.created_at, state
-    FROM json_each(?) CROSS JOIN messages ON messages.id = value JOIN sessions ON sessions.number = session"""
+    FROM json_each(?) CROSS JOIN messages ON messages.id = value JOIN sessions ON sessions.number = session
+    WHERE ?2 IS NULL OR sessions.owner = ?2"""
 _TEXTS = """SELECT messages.id, CASE called WHEN '' THEN text ELSE text || char(10) || called END
     FROM json_each(?) CROSS JOIN messages ON messages.id = value"""
 
@@ -185,6 +186,8 @@ class SearchRequest(Struct, frozen=True, kw_only=True):
     """Not in these sessions."""
     include_hidden: bool = False
     sort: Sort = ""
+    owner: str | None = None
+    """Only in sessions of this owner; None means all."""
 
     def matches(self, hit: MessageHit) -> bool:
         if self.roles and hit.role not in self.roles:
@@ -226,7 +229,7 @@ def find_hits(connection: sqlite3.Connection, query: SearchQuery, wanted: Search
             return
         while chunk := list(islice(ids, LOOKED_UP_AT_ONCE)):
             new = [id for id in chunk if id not in seen]
-            for hit in _look_up(connection, new):
+            for hit in _look_up(connection, new, wanted.owner):
                 if wanted.matches(hit):
                     seen.add(hit.message_id)
                     yield hit
@@ -301,8 +304,8 @@ def _span(connection: sqlite3.Connection, session_id: str) -> tuple[int, int]:
     return (low, high) if low is not None else (1, 0)
 
 
-def _look_up(connection: sqlite3.Connection, ids: list[int]) -> list[MessageHit]:
-    return [MessageHit(*row) for row in connection.execute(_LOOK_UP, (_listed(ids),)).fetchall()]
+def _look_up(connection: sqlite3.Connection, ids: list[int], owner: str | None) -> list[MessageHit]:
+    return [MessageHit(*row) for row in connection.execute(_LOOK_UP, (_listed(ids), owner)).fetchall()]
 
 
 def _listed(ids: list[int]) -> str:
@@ -347,32 +350,37 @@ class SessionSearchService:
     def _answer(self, args: JsonObject, current: str) -> str:
         try:
             profile = str(args.get("profile") or "").strip()
+            owner = self._store.owners([current]).get(current, "")
+            if profile and owner:
+                raise SessionError("profiles belong to the owner of this machine; search without `profile`")
             if not profile:
-                return tool_result(_answer_from(self._store, args, current))
+                return tool_result(_answer_from(self._store, args, current, owner))
             other = SessionStore(_profile_file(self._store, profile))
             try:
-                return tool_result({"profile": profile, **_answer_from(other, args, "")})
+                return tool_result({"profile": profile, **_answer_from(other, args, "", "")})
             finally:
                 other.close()
         except SessionError as error:
             return tool_error(error)
 
 
-def _answer_from(store: SessionStore, args: JsonObject, current: str) -> JsonObject:
+def _answer_from(store: SessionStore, args: JsonObject, current: str, owner: str) -> JsonObject:
+    """Reads sessions of this owner only."""
     roles = _roles(str(args.get("role_filter") or ""))
     session_id = str(args.get("session_id") or "").strip()
     query = str(args.get("query") or "").strip()
     around = args.get("around_message_id")
     if around is not None:
-        return _read_around(store, session_id, int(around), int(args.get("window") or 5), roles)
+        return _read_around(store, session_id, int(around), int(args.get("window") or 5), roles, owner)
     if query:
         sort: Sort = args.get("sort") or ""
         family = store.family(current) if current and not session_id else ()
-        wanted = SearchRequest(roles=roles, within=session_id and store.get(session_id).id, without=family, sort=sort)
+        within = session_id and _session_of(store, session_id, owner).id
+        wanted = SearchRequest(roles=roles, within=within, without=family, sort=sort, owner=owner)
         return _discover(store, query, int(args.get("limit") or 3), wanted)
     if session_id:
-        return _read(store, session_id, roles)
-    return _browse(store, current, int(args.get("limit") or BROWSED), args.get("sort") or "newest")
+        return _read(store, _session_of(store, session_id, owner), roles)
+    return _browse(store, current, int(args.get("limit") or BROWSED), args.get("sort") or "newest", owner)
 
 
 def _discover(store: SessionStore, typed: str, limit: int, wanted: SearchRequest) -> JsonObject:
@@ -416,10 +424,10 @@ def _by_session(hits: Iterable[MessageHit], limit: int, snippets: int) -> dict[s
 
 
 def _read_around(
-    store: SessionStore, session_id: str, message_id: int, window: int, roles: Collection[str]
+    store: SessionStore, session_id: str, message_id: int, window: int, roles: Collection[str], owner: str
 ) -> JsonObject:
     """A message with those before and after it."""
-    session = store.get(session_id) if session_id else store.session_of_message(message_id)
+    session = _session_of(store, session_id or store.session_of_message(message_id).id, owner)
     messages = _visible(store, session.id)
     places = [place for place, one in enumerate(messages) if one.id == message_id]
     if not places:
@@ -437,9 +445,21 @@ def _read_around(
     }
 
 
-def _read(store: SessionStore, session_id: str, roles: Collection[str]) -> JsonObject:
+def _session_of(store: SessionStore, wanted: str, owner: str) -> Session:
+    """The session with this id; one of another owner does not exist, and no hint names it."""
+    try:
+        found = store.get(wanted)
+    except UnknownSession:
+        if owner:
+            raise no_session(wanted) from None
+        raise
+    if found.owner != owner:
+        raise no_session(wanted)
+    return found
+
+
+def _read(store: SessionStore, session: Session, roles: Collection[str]) -> JsonObject:
     """The beginning and the end of a session."""
-    session = store.get(session_id)
     messages = [one for one in _visible(store, session.id) if _has_role(one, roles)]
     head, tail = messages[:READ_AT_EACH_END], messages[READ_AT_EACH_END:][-READ_AT_EACH_END:]
     left_out = len(messages) - len(head) - len(tail)
@@ -450,9 +470,9 @@ def _read(store: SessionStore, session_id: str, roles: Collection[str]) -> JsonO
     return answer
 
 
-def _browse(store: SessionStore, current: str, limit: int, sort: str) -> JsonObject:
+def _browse(store: SessionStore, current: str, limit: int, sort: str, owner: str) -> JsonObject:
     """The latest sessions, without the one that asks."""
-    sessions = [session for session in store.list(limit=limit + 1) if session.id != current][:limit]
+    sessions = [session for session in store.list(limit=limit + 1, owner=owner) if session.id != current][:limit]
     sessions.sort(key=lambda session: session.updated_at, reverse=sort != "oldest")
     return {"count": len(sessions), "results": [_headline(store, session) for session in sessions]}
 

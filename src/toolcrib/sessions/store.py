@@ -151,8 +151,8 @@ NEAREST_AMONG = 500
 NEWEST_FIRST = "ORDER BY updated_at DESC, number DESC"
 VISIBLE = f"source NOT IN ({', '.join(repr(source) for source in HIDDEN_SOURCES)})"
 _CREATE = """INSERT INTO sessions
-    (id, title, source, model, provider, cwd, created_at, updated_at, parent_id, parent_kind, toolsets)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+    (id, title, source, model, provider, cwd, created_at, updated_at, parent_id, parent_kind, toolsets, owner)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 # UNION removes duplicates, so a cycle ends.
 _FAMILY = """WITH RECURSIVE
     up (id) AS (SELECT id FROM sessions WHERE id = ?
@@ -168,7 +168,7 @@ _FIRST_WORDS = """SELECT substr(text, 1, 500) FROM messages
 def insert_session(connection: sqlite3.Connection, draft: Session) -> int:
     values = (
         draft.id, sendable(draft.title), draft.source, draft.model, draft.provider, sendable(draft.cwd),
-        draft.created_at, draft.updated_at, draft.parent_id, draft.parent_kind, json.dumps(draft.toolsets),
+        draft.created_at, draft.updated_at, draft.parent_id, draft.parent_kind, json.dumps(draft.toolsets), draft.owner,
     )  # fmt: skip
     try:
         number = connection.execute(_CREATE, values).lastrowid
@@ -178,6 +178,11 @@ def insert_session(connection: sqlite3.Connection, draft: Session) -> int:
     if draft.system_prompt:
         connection.execute("INSERT INTO prompts VALUES (?, ?)", (number, sendable(draft.system_prompt)))
     return number
+
+
+def _owner_of(connection: sqlite3.Connection, session_id: str) -> str:
+    row = connection.execute("SELECT owner FROM sessions WHERE id = ?", (session_id,)).fetchone()
+    return "" if row is None else str(row[0])
 
 
 def new_id(connection: sqlite3.Connection, now: float) -> str:
@@ -196,7 +201,7 @@ def select(connection: sqlite3.Connection, clause: str, values: Sequence[Any] = 
 def find(connection: sqlite3.Connection, wanted: str) -> Session:
     """The session with this id or unique id prefix, or the most recently used one; raises SessionError."""
     if wanted == LATEST:
-        found = select(connection, f"WHERE {VISIBLE} {NEWEST_FIRST} LIMIT 1")
+        found = select(connection, f"WHERE {VISIBLE} AND owner = '' {NEWEST_FIRST} LIMIT 1")
     else:
         found = select(connection, "WHERE id = ?", (wanted,))
         if not found and wanted:
@@ -315,10 +320,13 @@ class SessionStore:
         toolsets: Sequence[str] = (),
         system_prompt: str = "",
         session_id: str = "",
+        owner: str = "",
     ) -> Session:
-        """A new session without messages."""
+        """A new session without messages; one that another session started belongs to the same owner."""
         now = self.clock()
         with self.database.write() as connection:
+            if parent_id:
+                owner = _owner_of(connection, parent_id) or owner
             draft = Session(
                 id=session_id or new_id(connection, now),
                 title=title,
@@ -332,6 +340,7 @@ class SessionStore:
                 parent_kind=parent_kind,
                 toolsets=tuple(toolsets),
                 system_prompt=system_prompt,
+                owner=owner,
             )
             insert_session(connection, draft)
         return draft
@@ -470,6 +479,16 @@ class SessionStore:
             )
         return self.get(draft.id)
 
+    def owners(self, session_ids: Iterable[str]) -> dict[str, str]:
+        """By id, the owners of those sessions that exist."""
+        wanted = json.dumps(builtins.list(session_ids))
+        with self.database.read() as connection:
+            return dict(
+                connection.execute(
+                    "SELECT id, owner FROM sessions WHERE id IN (SELECT value FROM json_each(?))", (wanted,)
+                ).fetchall()
+            )
+
     def lineage(self, session_id: str) -> builtins.list[Session]:
         """The session's ancestors, oldest first, and the session itself."""
         with self.database.read() as connection:
@@ -501,8 +520,9 @@ class SessionStore:
         source: str | None = None,
         include_hidden: bool = False,
         cwd: str | None = None,
+        owner: str | None = None,
     ) -> builtins.list[Session]:
-        """Sessions, most recently used first."""
+        """Sessions, most recently used first; of one owner, or of all."""
         conditions: dict[str, tuple[Any, ...]] = {}
         if source is not None:
             conditions["source = ?"] = (source,)
@@ -510,6 +530,8 @@ class SessionStore:
             conditions[VISIBLE] = ()
         if cwd is not None:
             conditions["cwd = ?"] = (cwd,)
+        if owner is not None:
+            conditions["owner = ?"] = (owner,)
         where = "WHERE " + " AND ".join(conditions) if conditions else ""
         values = [value for given in conditions.values() for value in given]
         newest = NEWEST_FIRST

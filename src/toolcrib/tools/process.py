@@ -17,8 +17,10 @@ async def process(args: JsonObject, *, ctx: ToolContext, **_: Any) -> str:
 def effects_of(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
     """The gate checks what typed text would run, in the language of the program that reads it.
 
-    The other actions only affect what this session itself started.
+    The other actions only affect what this session itself started; those that change it are no use in plan mode.
     """
+    if args.get("action") in ("kill", "close"):
+        return (Effect("process", str(args.get("session_id") or "")),)
     if args.get("action") not in ("write", "submit"):
         return ()
     target = ctx.services.processes.typing_target(args, ctx)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import Any
 
-from toolcrib.config.paths import find_home
 from toolcrib.core.context import ToolContext
 from toolcrib.core.types import Effect, JsonObject, Unavailable
 from toolcrib.registry import registry
+from toolcrib.tools.checks import config_text, has_program, has_variable, is_installed
 
 INSTALL = "run: pip install 'toolcrib[vision]'"
 OCR_PACKAGE = "rapidocr_onnxruntime"
@@ -42,9 +40,9 @@ def video_effects(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
 
 def check_vision() -> bool | Unavailable:
     """Whether images can be prepared and anything can look at them. Runs often, so it reads no settings."""
-    if not _is_installed("PIL"):
+    if not is_installed("PIL"):
         return Unavailable("the image library is not installed", INSTALL)
-    if any(os.environ.get(name) for name in MODEL_VARIABLES) or _is_installed(OCR_PACKAGE) or _names_a_model():
+    if has_variable(*MODEL_VARIABLES) or is_installed(OCR_PACKAGE) or _names_a_model():
         return True
     return Unavailable(
         "no model that sees images is configured",
@@ -56,33 +54,19 @@ def check_vision() -> bool | Unavailable:
 def check_video() -> bool | Unavailable:
     """Whether images can be looked at and videos be taken apart, or a model takes them whole."""
     vision = check_vision()
-    if vision is not True or _has_ffmpeg() or "takes_video" in _config_text():
+    if vision is not True or _has_ffmpeg() or "takes_video" in config_text():
         return vision
     return Unavailable("ffmpeg is missing", "install it (apt install ffmpeg), or run: pip install 'toolcrib[video]'")
 
 
 def _has_ffmpeg() -> bool:
-    # `shutil.which` would do, but importing it takes longer than everything else here.
-    folders = os.environ.get("PATH", "").split(os.pathsep)
-    return _is_installed(FFMPEG_PACKAGE) or any(os.path.isfile(os.path.join(one, "ffmpeg")) for one in folders)  # noqa: PTH113, PTH118
-
-
-def _is_installed(package: str) -> bool:
-    return package in sys.modules or any(os.path.isdir(os.path.join(folder, package)) for folder in sys.path)  # noqa: PTH112, PTH118
+    return is_installed(FFMPEG_PACKAGE) or has_program("ffmpeg")
 
 
 def _names_a_model() -> bool:
     """Whether the config mentions a model; the tool itself reports one that cannot see."""
-    text = _config_text()
+    text = config_text()
     return any(word in text for word in ("model:", "auxiliary:", "providers:"))
-
-
-def _config_text() -> str:
-    try:
-        with open(find_home().config_file, encoding="utf-8") as file:  # noqa: PTH123
-            return file.read()
-    except (OSError, UnicodeError):
-        return ""
 
 
 VISION_SCHEMA: JsonObject = {

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import Any
 
 from toolcrib.config.load import load_settings
-from toolcrib.config.paths import find_home
 from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import ConfigError
 from toolcrib.core.types import Effect, JsonObject, Unavailable
 from toolcrib.registry import registry
+from toolcrib.tools.checks import check_client, config_text, has_variable
 
-CLIENT = "httpcore2"
-INSTALL = "run: pip install 'toolcrib[web]'"
 SEARCH_VARIABLES = (
     "EXA_API_KEY", "PARALLEL_API_KEY", "FIRECRAWL_API_KEY", "FIRECRAWL_API_URL", "TAVILY_API_KEY",
     "BRAVE_SEARCH_API_KEY", "SEARXNG_URL",
@@ -40,23 +36,12 @@ def extract_effects(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
     return ctx.services.web.extract_effects(args)
 
 
-def check_web() -> bool | Unavailable:
-    """Whether the HTTP client is installed. Runs often, so it only looks for its folder."""
-    if CLIENT in sys.modules or any(os.path.isdir(os.path.join(folder, CLIENT)) for folder in sys.path):  # noqa: PTH112, PTH118
-        return True
-    return Unavailable("the HTTP client is not installed", INSTALL)
-
-
 def check_search() -> bool | Unavailable:
     """Whether there is a provider: a key, an address, a plugin, or the free services unless the user ruled them out."""
-    client = check_web()
-    if client is not True or any(os.environ.get(name) for name in SEARCH_VARIABLES):
+    client = check_client()
+    if client is not True or has_variable(*SEARCH_VARIABLES):
         return client
-    try:
-        with open(find_home().config_file, encoding="utf-8") as file:  # noqa: PTH123
-            is_settled = "keyless" in file.read()
-    except (OSError, UnicodeError):
-        is_settled = False
+    is_settled = "keyless" in config_text()
     # Most config files do not mention it, so they need not be parsed at every start.
     if not is_settled or not _is_search_off():
         return True
@@ -142,7 +127,7 @@ registry.register(
     toolset="web",
     schema=EXTRACT_SCHEMA,
     handler=web_extract,
-    check_fn=check_web,
+    check_fn=check_client,
     is_async=True,
     emoji="📄",
     max_result_size_chars=100_000,

@@ -8,14 +8,15 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from msgspec.structs import replace
 
-from toolcrib.undo.files import MISSING, FileState, SnapshotFiles, with_content
+from toolcrib.undo.files import MISSING, FileState
+from toolcrib.undo.remote_files import SnapshotFiles
 from toolcrib.undo.store import MEGABYTE, UndoStore, is_below
+from toolcrib.undo.workspace import Workspace
 
 NOT_GIT = "undo does not cover the data of git"
 NOT_HOME = "undo does not save a whole home folder"
@@ -23,17 +24,15 @@ NOT_HOME = "undo does not save a whole home folder"
 
 @dataclass(frozen=True, kw_only=True)
 class UndoScope:
-    """Which named paths undo covers, and which of them a scan sees anyway."""
+    """Which named paths undo covers."""
 
     excluded: tuple[str, ...] = ()
     """Folders that are not covered."""
     included: tuple[str, ...] = ()
     """Folders in them that are."""
     home: str = ""
-    follows: Callable[[str], bool] = lambda _: False
-    """Whether a scan sees a path."""
-    unfollowed: Callable[[str], list[str]] = lambda _: []
-    """What scans do not see below a folder that they see."""
+    workspace: Workspace | None = None
+    """What its scans see needs no snapshot."""
 
     def refuses(self, path: str) -> str:
         """Why an absolute path is not saved; "" if it may be, "-" if there is nothing to say."""
@@ -41,8 +40,8 @@ class UndoScope:
             return NOT_GIT
         return "-" if is_below(path, self.excluded) and not is_below(path, self.included) else ""
 
-    def may_walk(self, folder: str) -> bool:
-        return not self.home or not (folder == "/" or self.home == folder or is_below(self.home, [folder]))
+    def is_scanned(self, path: str) -> bool:
+        return self.workspace is not None and self.workspace.follows(path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +53,7 @@ class SnapshotLimits:
     seconds: float = 10.0
 
 
-ANYWHERE = UndoScope()
+ANYWHERE, USUAL_LIMITS = UndoScope(), SnapshotLimits()
 
 
 class PathSnapshot:
@@ -65,7 +64,6 @@ class PathSnapshot:
         files: SnapshotFiles,
         store: UndoStore,
         scope: UndoScope = ANYWHERE,
-        limits: SnapshotLimits | None = None,
         *,
         connection: sqlite3.Connection | None = None,
         earlier: Mapping[str, FileState] | None = None,
@@ -74,29 +72,30 @@ class PathSnapshot:
         self.notes: dict[str, None] = {}
         self.is_complete = True
         """Whether everything below the named folders was looked at."""
-        self._files, self._store, self._scope = files, store, scope
-        self._limits = limits or SnapshotLimits()
-        self._connection = connection
+        self._files, self._store, self._scope, self._connection = files, store, scope, connection
         self._earlier = earlier or {}
-        self._ends = time.monotonic() + self._limits.seconds
         self._bytes = 0
+        self._use(USUAL_LIMITS)
 
-    def take(self, paths: Iterable[str], *, below: bool = True) -> None:
+    def _use(self, limits: SnapshotLimits) -> None:
+        self._limits, self._ends = limits, time.monotonic() + limits.seconds
+        self._most = len(self.states) + limits.max_files
+
+    def take(self, paths: Iterable[str], limits: SnapshotLimits = USUAL_LIMITS) -> None:
         """Record what is at absolute paths, and below them if they are folders; note what fails."""
+        self._use(limits)
         wanted = list(dict.fromkeys(self._absolute(path) for path in paths))
-        if self._files.is_remote:
-            self._files.fetch(wanted, self._limits.max_bytes)
+        self._files.fetch(wanted, limits.max_bytes)
         for path in wanted:
             try:
-                self._take(path, below)
+                self._take(path)
             except OSError as error:
                 self.note(path, error.strerror or str(error))
 
     def take_recorded(self, paths: Iterable[str]) -> None:
         """Record what is at paths from an earlier snapshot; a path through a link counts as missing."""
         wanted = list(paths)
-        if self._files.is_remote:
-            self._files.fetch(wanted, self._limits.max_bytes)
+        self._files.fetch(wanted, self._limits.max_bytes)
         real: dict[str, str] = {}
         for path in wanted:
             above = path.rpartition("/")[0] or "/"
@@ -112,13 +111,10 @@ class PathSnapshot:
 
     def _absolute(self, path: str) -> str:
         """The path with the links in the folders above it resolved; the path itself may be a link."""
-        path = os.path.normpath(path)
-        above, _, name = path.rpartition("/")
-        if not name:
-            return "/"
-        return f"{self._files.real(above or '/').rstrip('/')}/{name}"
+        above, _, name = os.path.normpath(path).rpartition("/")
+        return f"{self._files.real(above or '/').rstrip('/')}/{name}" if name else "/"
 
-    def _take(self, path: str, below: bool) -> None:
+    def _take(self, path: str) -> None:
         refused = self._scope.refuses(path)
         if refused:
             if refused != "-":
@@ -129,15 +125,15 @@ class PathSnapshot:
         while above and above not in self.states and self._files.look(above).kind == "missing":
             missing.append(above)
             above = above.rpartition("/")[0]
-        self.states.update((one, MISSING) for one in reversed(missing) if not self._scope.follows(one))
-        self._walk(path, below)
+        self.states.update((one, MISSING) for one in reversed(missing) if not self._scope.is_scanned(one))
+        self._walk(path)
         if self._connection is not None and self._files.look(path).kind == "link":
             # Writes will go through the link.
             real = self._files.real(path)
             if real != path and self._files.look(real).kind != "folder" and not self._scope.refuses(real):
-                self._walk(real, below=False)
+                self._walk(real)
 
-    def _walk(self, path: str, below: bool) -> None:
+    def _walk(self, path: str) -> None:
         pending = [path]
         while pending:
             path = pending.pop()
@@ -146,27 +142,25 @@ class PathSnapshot:
                 continue
             if self._scope.refuses(path) or path in self.states or not self._has_room(path):
                 continue
-            if self._scope.follows(path):
-                pending += self._scope.unfollowed(path) if below else []
+            if self._scope.workspace is not None and self._scope.is_scanned(path):
+                pending += self._scope.workspace.unfollowed(path)
                 continue
             state = self._files.look(path)
             self.states[path] = self._state(path, state)
-            if state.kind == "folder" and below:
-                if not self._scope.may_walk(path):
+            if state.kind == "folder":
+                if self._scope.home and (path == "/" or is_below(self._scope.home, [path])):
                     self.is_complete = False
                     self.note(path, NOT_HOME)
                     continue
                 pending += [f"{path.rstrip('/')}/{name}" for name in reversed(self._files.names(path))]
 
     def _has_room(self, path: str) -> bool:
-        if len(self.states) >= self._limits.max_files:
-            reason = f"the call names more than {self._limits.max_files:,} files"
-        elif time.monotonic() > self._ends:
-            reason = "it would have taken too long"
-        else:
+        if len(self.states) < self._most and time.monotonic() < self._ends:
             return True
         if self.is_complete:
             self.is_complete = False
+            too_many = f"the call names more than {self._limits.max_files:,} files"
+            reason = too_many if len(self.states) >= self._most else "it would have taken too long"
             self.note(f"{path} and what comes after it", reason)
         return False
 
@@ -179,30 +173,15 @@ class PathSnapshot:
         if earlier is not None and earlier.digest and state.touched_ns and _status(state) == _status(earlier):
             return replace(state, digest=earlier.digest, stamp="")
         largest = self._store.settings.max_file_mb * MEGABYTE
-        if state.size > largest:
-            return replace(state, not_kept=f"it was larger than {largest / MEGABYTE:g} MB, so no copy was saved")
-        if self._connection is not None and self._bytes + state.size > self._limits.max_bytes:
+        if self._connection is not None and largest >= state.size > self._limits.max_bytes - self._bytes:
             return replace(state, not_kept="there was no room for another copy")
-        try:
-            content = self._files.read(path, int(largest))
-        except OSError:
-            return replace(state, not_kept="it could not be read, so no copy was saved")
-        if content is None:
-            return replace(state, not_kept="it grew while it was read")
-        found = with_content(state, content)
-        self._bytes += len(content)
-        if self._connection is not None and content:
-            self._store.add_content(self._connection, found.digest, content)
+        found, content = self._files.read(path, state, largest)
+        if content:
+            self._bytes += len(content)
+            if self._connection is not None:
+                self._store.add_content(self._connection, found.digest, content)
         return found
 
 
 def _status(state: FileState) -> tuple[int, int, int]:
     return state.touched_ns, state.inode, state.size
-
-
-def real_home() -> str:
-    """The home folder of the user; empty if there is none."""
-    try:
-        return os.path.realpath(Path.home())
-    except RuntimeError:
-        return ""

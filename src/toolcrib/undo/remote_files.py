@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import os
 import tarfile
@@ -11,10 +12,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from toolcrib.core.environments import BackendPath, Environment, EnvironmentSpec
 from toolcrib.core.errors import EnvironmentFailed
-from toolcrib.undo.files import MISSING, FileState, Kind
+from toolcrib.undo.files import MISSING, FileState, Kind, LocalFiles, with_content
 
 T = TypeVar("T")
 
@@ -63,7 +65,6 @@ REBUILT_NAMES = [
     for word in ("-name", name, "-o")
 ]
 MAX_TREE_FILES = 2_000
-MAX_TREE_CONTENT = 8_000_000
 MAX_TREE_BYTES = 1_000_000
 SETTLED_SECONDS = 3.0
 """A file that changed this recently may change again without another time."""
@@ -81,12 +82,10 @@ class Terminal(Protocol):
 
 
 class RemoteFiles:
-    """The files of one environment; fetches many at once, because every call takes a while.
+    """The files of one environment, with the methods of LocalFiles; fetches many at once, because all take a while.
 
     Called in a separate thread; the work runs on the environment's event loop.
     """
-
-    is_remote = True
 
     def __init__(self, terminal: Terminal, spec: EnvironmentSpec, *, seconds: float = UNDO_SECONDS) -> None:
         self._terminal = terminal
@@ -147,12 +146,14 @@ class RemoteFiles:
             return FileState(kind=kind, mode=about.mode, size=about.size, stamp=about.stamp)
         return FileState(kind=kind, mode=about.mode if kind == "folder" else 0, link=os.fsencode(about.link))
 
-    def read(self, path: str, limit: int) -> bytes | None:
+    def read(self, path: str, state: FileState, largest: float) -> tuple[FileState, bytes | None]:
         content = self._fetched[path][1] if path in self._fetched else None
-        if content is not None:
-            return content
-        content = self._run(lambda environment: environment.read_file(BackendPath(path), plain=True))
-        return content if len(content) <= limit else None
+        if content is None and state.size <= largest:
+            with contextlib.suppress(OSError):
+                content = self._run(lambda environment: environment.read_file(BackendPath(path), plain=True))
+        if content is None or len(content) > largest:
+            return replace(state, not_kept="it was too large or could not be read, so no copy was saved"), None
+        return with_content(state, content), content
 
     def names(self, folder: str) -> list[str]:
         if self._is_fetched(folder):
@@ -211,8 +212,8 @@ class RemoteFiles:
     def address(self) -> Mapping[str, str]:
         return self._run(_address)
 
-    def tree(self, root: str) -> dict[str, FileState] | None:
-        """What is in a folder, without the contents of files; None if there is too much, or find cannot tell."""
+    def tree(self, root: str, known: Mapping[str, FileState], limit: int) -> dict[str, Fetched] | None:
+        """What is in a folder, with the contents of files that are not known; None if there is too much to tell."""
         words = [root, str(MAX_TREE_BYTES), *REBUILT_NAMES]
         printed = self._run(lambda environment: _printed(environment, ["sh", "-c", TREE, "sh", *words]))
         listing, _, now = printed.rpartition(AFTER_FOLDERS)
@@ -223,8 +224,20 @@ class RemoteFiles:
         for kind, mode, size, stamp, link, name in zip(*[iter(fields[:-1])] * 6, strict=True):
             path = f"{root.rstrip('/')}/{os.fsdecode(name)}"
             found[path] = _listed(kind, int(mode, 8), int(size), os.fsdecode(stamp), link, float(now))
-        small = sum(state.size for state in found.values() if state.kind == "file") <= MAX_TREE_CONTENT
-        return found if len(found) <= MAX_TREE_FILES and small else None
+        if len(found) > MAX_TREE_FILES or sum(state.size for state in found.values()) > limit:
+            return None
+        same = {path for path, state in found.items() if path in known and _is_same(state, known[path])}
+        self.fetch([path for path, state in found.items() if state.kind == "file" and path not in same], limit)
+        read: dict[str, Fetched] = {}
+        for path, state in found.items():
+            if path in same:
+                read[path] = replace(state, digest=known[path].digest), None
+            elif state.kind == "file":
+                taken, content = self.read(path, state, limit)
+                read[path] = replace(taken, stamp=state.stamp), content
+            else:
+                read[path] = state, None
+        return read
 
     def _run(self, work: Callable[[Environment], Awaitable[T]]) -> T:
         """Run some work; the time limit starts when the environment first responds."""
@@ -243,6 +256,9 @@ class RemoteFiles:
         except EnvironmentFailed as error:
             raise OSError(str(error)) from error
         return done
+
+
+SnapshotFiles = LocalFiles | RemoteFiles
 
 
 async def _address(environment: Environment) -> Mapping[str, str]:
@@ -307,6 +323,10 @@ def _listed(kind: bytes, mode: int, size: int, stamp: str, link: bytes, now: flo
     changed = float(stamp.partition("-")[2] or now)
     is_settled = now - changed > SETTLED_SECONDS
     return FileState(kind="file", mode=mode, size=size, stamp=stamp if is_settled else "")
+
+
+def _is_same(state: FileState, known: FileState) -> bool:
+    return bool(state.stamp) and (state.stamp, state.size) == (known.stamp, known.size)
 
 
 async def _exit_code(environment: Environment, argv: list[str]) -> int:

@@ -13,23 +13,25 @@ import os
 import secrets
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from toolcrib.approval.calls import CommandReading
+from toolcrib.approval.command_reader import read_command
+from toolcrib.approval.named_files import NamedFiles
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import ToolContext, current_context
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.lazy import lazy
 from toolcrib.core.types import Effect, ToolEntry
-from toolcrib.undo.commands import NamedPaths, named_by, reads_only
-from toolcrib.undo.files import MISSING, FileState, LocalFiles, SnapshotFiles, with_content
-from toolcrib.undo.path_snapshot import ANYWHERE, PathSnapshot, SnapshotLimits, UndoScope, real_home
-from toolcrib.undo.remote_files import RemoteFiles, environment_as_json
+from toolcrib.undo.files import MISSING, FileState, LocalFiles
+from toolcrib.undo.path_snapshot import PathSnapshot, SnapshotLimits, UndoScope
+from toolcrib.undo.remote_files import RemoteFiles, SnapshotFiles, environment_as_json
 from toolcrib.undo.store import MEGABYTE, CallStart, UndoStore, UndoStoreError, is_below
 from toolcrib.undo.workspace import Workspace, WorkspaceBeyondLimits, why_not_scanned
 
@@ -56,19 +58,24 @@ class _OpenCall:
     session_id: str
     start: CallStart
     commands: tuple[str, ...]
-    scope: UndoScope = ANYWHERE
-    certain: list[str] = field(default_factory=list)
+    files: SnapshotFiles
+    scope: UndoScope
+    certain: list[str]
     """Paths that it writes, moves or deletes."""
-    mentioned: list[str] = field(default_factory=list)
+    mentioned: list[str]
     """Paths that it may write to."""
-    files: SnapshotFiles = field(default_factory=LocalFiles)
     tree: str = ""
     """The workspace in another environment."""
-    workspace: Workspace | None = None
-    """The workspace that is scanned again after the call."""
     states: dict[str, FileState] = field(default_factory=dict)
     is_complete: bool = True
     head: tuple[str, str] = ("", "")
+
+    def note(self, *notes: str) -> None:
+        self.start = replace(self.start, notes=tuple(dict.fromkeys((*self.start.notes, *notes))))
+
+    @property
+    def is_recorded(self) -> bool:
+        return bool(self.states or self.start.notes or self.start.workspace)
 
 
 class Snapshotter:
@@ -83,7 +90,7 @@ class Snapshotter:
         self._workspaces: dict[str, Workspace] = {}
         self._running: dict[int, tuple[ToolContext, list[_OpenCall]]] = {}
         self._listed: dict[str, dict[str, FileState]] = {}
-        """What is known of the files in other environments, by their workspace there."""
+        """What is known of the files in other environments."""
         self._told: set[str] = set()
         """Workspaces that are not scanned, as the person was told."""
         self._detached: dict[str, tuple[tuple[str, ...], str]] = {}
@@ -93,10 +100,11 @@ class Snapshotter:
         self.store.close()
 
     def wants(self, effects: tuple[Effect, ...], ctx: ToolContext, /) -> bool:
-        return any(
-            effect.kind in KEPT_KINDS and (effect.kind != "exec" or not reads_only(_reading(effect, ctx)))
-            for effect in effects
-        )
+        for effect in effects:
+            reading = _reading(effect, ctx) if effect.kind == "exec" else None
+            if effect.kind in KEPT_KINDS and (reading is None or not reading.files.reads_only):
+                return True
+        return False
 
     async def before(self, entry: ToolEntry, effects: tuple[Effect, ...], ctx: ToolContext, /) -> None:
         # Not `to_thread`, which would need a task of its own to be shielded.
@@ -114,226 +122,182 @@ class Snapshotter:
         if opened:
             await asyncio.to_thread(self._after, opened, ctx)
 
-    def _before(self, entry: ToolEntry, effects: tuple[Effect, ...], ctx: ToolContext) -> None:
-        kept = [effect for effect in effects if effect.kind in KEPT_KINDS]
-        here = tuple(effect for effect in kept if not effect.backend)
-        there = tuple(effect for effect in kept if effect.backend)
-        if here:
-            _survive(entry.name, self._keep, entry, here, ctx)
-        if there:
-            _survive(entry.name, self._keep_there, entry, there, ctx)
+    # Before a call
 
-    def _keep(self, entry: ToolEntry, effects: tuple[Effect, ...], ctx: ToolContext) -> None:
-        folder = os.path.realpath(ctx.cwd or self._workspace or "/")
-        call = self._opened(entry, effects, ctx, folder)
+    def _before(self, entry: ToolEntry, effects: tuple[Effect, ...], ctx: ToolContext) -> None:
+        for is_there in (False, True):
+            some = [one for one in effects if one.kind in KEPT_KINDS and bool(one.backend) is is_there]
+            if some:
+                _survive(entry.name, self._begin_call, entry, some, ctx)
+
+    def _begin_call(self, entry: ToolEntry, effects: Sequence[Effect], ctx: ToolContext) -> None:
+        call = self._opened(entry, effects, ctx)
         if call is None:
             return
+        workspace = call.scope.workspace
         try:
-            if call.workspace is not None:
-                call.head = call.workspace.git.head()
-                call.workspace.scan(partial(self._begin, call), ended=self._ended(), progress=partial(_report, ctx))
+            if workspace is not None:
+                call.head = workspace.git.head()
+                begin = partial(self._begin, call)
+                workspace.scan(lambda at, _: begin(at), ended=self._ended(), progress=partial(_report, ctx))
             else:
                 with self.store.write() as connection:
                     self._begin(call, connection)
         except WorkspaceBeyondLimits as error:
-            self._tell_once(ctx, folder, str(error))
-            call = self._without_scan(call, f"not saved: {error}; {ONLY_NAMED}")
+            if call.start.workspace not in self._told:
+                self._told.add(call.start.workspace)
+                text = f"{error}, so undo covers only files that calls name; `undo.ignore` leaves out folders"
+                _report(ctx, text)
+            self._begin_without_scan(call, f"not saved: {error}; {ONLY_NAMED}")
         except (OSError, UndoStoreError) as error:
             # On a full disk, the space of what was not saved is enough for a line that says so.
-            call = self._without_scan(call, f"not saved: {getattr(error, 'strerror', None) or error}", empty=True)
+            call.certain, call.mentioned, call.tree = [], [], ""
+            self._begin_without_scan(call, f"not saved: {getattr(error, 'strerror', None) or error}")
             logger.warning("cannot save the files that %s changes: %s", entry.name, error)
-        if call.states or call.start.notes or call.workspace is not None:
+        if call.is_recorded:
             with self._lock:
                 self._running.setdefault(id(ctx), (ctx, []))[1].append(call)
 
-    def _opened(self, entry: ToolEntry, effects: tuple[Effect, ...], ctx: ToolContext, folder: str) -> _OpenCall | None:
+    def _opened(self, entry: ToolEntry, effects: Sequence[Effect], ctx: ToolContext) -> _OpenCall | None:
         """What is to be saved for a call; None if that is nothing."""
-        commands = [effect for effect in effects if effect.kind == "exec"]
+        is_there = bool(effects[0].backend)
+        folder = "" if is_there else os.path.realpath(ctx.cwd or self._workspace or "/")
         cwd = next((effect.cwd for effect in effects if effect.cwd), "") or folder
-        read = [named_by(one.target, one.cwd or cwd, _reading(one, ctx)) for one in commands]
-        writing = [named for named in read if not named.reads_only]
-        paths = [
-            os.path.join(effect.cwd or cwd, os.path.expanduser(effect.target))  # noqa: PTH118, PTH111
-            for effect in effects
-            if effect.kind != "exec" and effect.target and "\0" not in effect.target
-        ]
+        commands = [effect for effect in effects if effect.kind == "exec"]
+        named = [_named_by(one, ctx, one.cwd or cwd or "/") for one in commands]
+        writing = [one for one in named if not one.reads_only]
+        targets = [(one.cwd or cwd, one.target) for one in effects if one.kind != "exec" and one.target]
+        paths = [os.path.join(at, one if is_there else os.path.expanduser(one)) for at, one in targets]  # noqa: PTH118, PTH111
         if not writing and not paths:
             return None
-        call = self._new_call(entry, effects, ctx, folder)
         home, skills = self._own_folders
-        call.scope = UndoScope(excluded=(home,), included=(skills,), home=real_home())
-        call.certain = [*paths, *(path for named in writing for path in named.certain)]
-        call.mentioned = [path for named in writing for path in named.mentioned]
-        return self._with_workspace(call, writing, folder, cwd) if writing else call
-
-    def _new_call(self, entry: ToolEntry, effects: tuple[Effect, ...], ctx: ToolContext, folder: str) -> _OpenCall:
-        start = CallStart(
-            id=secrets.token_hex(6),
-            at=self.store.clock(),
-            tool=entry.name,
-            summary=_summary(entry.name, effects),
-            call_id=ctx.call_id,
-            turn_id=ctx.turn_id,
-            folder=folder,
+        call = _OpenCall(
+            session_id=ctx.session_id,
+            start=CallStart(
+                id=secrets.token_hex(6),
+                at=self.store.clock(),
+                tool=entry.name,
+                summary=_summary(entry.name, effects),
+                call_id=ctx.call_id,
+                turn_id=ctx.turn_id,
+                folder=folder,
+            ),
+            commands=tuple(one.target for one in commands),
+            files=LocalFiles(),
+            scope=UndoScope(excluded=(home,), included=(skills,), home=_real_home()),
+            certain=[path for path in (*paths, *(path for one in writing for path in one.certain)) if "\0" not in path],
+            mentioned=[path for one in writing for path in one.mentioned],
         )
-        commands = tuple(effect.target for effect in effects if effect.kind == "exec")
-        return _OpenCall(session_id=ctx.session_id, start=start, commands=commands)
+        if is_there:
+            self._open_there(call, effects, ctx, cwd, scans=bool(writing))
+        elif writing:
+            self._open_workspace(call, writing, folder, cwd)
+        return call
 
-    def _keep_there(self, entry: ToolEntry, effects: tuple[Effect, ...], ctx: ToolContext) -> None:
-        """Save what a call in another environment names, and its workspace there if that is small."""
-        commands = [effect for effect in effects if effect.kind == "exec"]
-        terminal = self._services.terminal
-        spec = terminal.execution_target(ctx).spec
-        files = RemoteFiles(terminal, spec, seconds=THERE_SECONDS)
-        cwd = next((effect.cwd for effect in effects if effect.cwd), "")
-        root = next((effect.workspace for effect in effects if effect.workspace), "") or cwd
-        read = [named_by(one.target, one.cwd or cwd or "/", _reading(one, ctx), is_here=False) for one in commands]
-        writing = [named for named in read if not named.reads_only]
-        paths = [os.path.join(one.cwd or cwd, one.target) for one in effects if one.kind != "exec"]  # noqa: PTH118
-        if not writing and not paths:
-            return
-        folder = files.real(root or ".")
-        call = self._new_call(entry, effects, ctx, folder)
-        call.files, call.tree = files, folder if writing else ""
-        call.start = replace(call.start, environment=environment_as_json(spec, files))
-        call.certain = [path for path in paths if path.startswith("/")]
-        call.certain += [one for named in writing for one in named.certain if not is_below(one, [folder])]
-        with self.store.write() as connection:
-            self._begin(call, connection)
-        if call.states or call.start.notes:
-            with self._lock:
-                self._running.setdefault(id(ctx), (ctx, []))[1].append(call)
-
-    def _with_workspace(self, call: _OpenCall, writing: list[NamedPaths], folder: str, cwd: str) -> _OpenCall:
-        """The call with the workspace that is scanned for it, or a note that says why none is."""
-        why = why_not_scanned(folder, real_home())
+    def _open_workspace(self, call: _OpenCall, writing: list[NamedFiles], folder: str, cwd: str) -> None:
+        """Find the workspace that is scanned for a call, or note why none is."""
+        why = why_not_scanned(folder, _real_home())
         if why:
-            return self._noted(call, f"not saved: {why}, which is not scanned; {ONLY_NAMED}")
+            call.note(f"not saved: {why}, which is not scanned; {ONLY_NAMED}")
+            return
         if not is_below(os.path.realpath(cwd), [folder]):
-            call = self._noted(call, f"not saved: the command ran in {cwd}, outside of the workspace; {ONLY_NAMED}")
+            call.note(f"not saved: the command ran in {cwd}, outside of the workspace; {ONLY_NAMED}")
         with self._lock:
-            call.workspace = self._workspaces.get(folder)
-            if call.workspace is None:
-                call.workspace = self._workspaces[folder] = Workspace(self.store, folder, self._own_folders)
-        call.scope = UndoScope(
-            excluded=call.scope.excluded,
-            included=call.scope.included,
-            home=call.scope.home,
-            follows=call.workspace.follows,
-            unfollowed=call.workspace.unfollowed,
-        )
-        owned = [path for one in writing for path in one.owned]
-        named = [os.path.normpath(path) for path in (*call.certain, *owned)]
+            workspace = self._workspaces.get(folder)
+            if workspace is None:
+                workspace = self._workspaces[folder] = Workspace(self.store, folder, self._own_folders)
+        scope = call.scope
+        call.scope = UndoScope(excluded=scope.excluded, included=scope.included, home=scope.home, workspace=workspace)
+        named = [os.path.normpath(path) for path in (*call.certain, *(path for one in writing for path in one.owned))]
         call.start = replace(
             call.start,
             workspace=folder,
             is_opaque=not all(one.is_exact for one in writing),
             named=tuple(dict.fromkeys(one for path in named for one in (path, os.path.realpath(path)))),
         )
-        return call
+
+    def _open_there(
+        self, call: _OpenCall, effects: Sequence[Effect], ctx: ToolContext, cwd: str, *, scans: bool
+    ) -> None:
+        """Find the files of another environment, and the workspace there."""
+        terminal = self._services.terminal
+        spec = terminal.execution_target(ctx).spec
+        files = call.files = RemoteFiles(terminal, spec, seconds=THERE_SECONDS)
+        folder = files.real(next((effect.workspace for effect in effects if effect.workspace), "") or cwd or ".")
+        call.start = replace(call.start, folder=folder, environment=environment_as_json(spec, files))
+        call.tree = folder if scans else ""
+        call.certain = [
+            path for path in call.certain if path.startswith("/") and not (call.tree and is_below(path, [folder]))
+        ]
+        call.mentioned, call.scope = [], UndoScope()
 
     def _begin(self, call: _OpenCall, connection: sqlite3.Connection) -> None:
         """Save what the call names, and record it; from then on it survives the end of the process."""
         snapshot = self._snapshot(call, connection)
         call.states, call.is_complete = snapshot.states, snapshot.is_complete
-        call.start = replace(call.start, notes=tuple(dict.fromkeys((*call.start.notes, *snapshot.notes))))
-        if call.states or call.start.notes or call.workspace is not None:
+        call.note(*snapshot.notes)
+        if call.is_recorded:
             self.store.begin(connection, call.session_id, call.start, call.states)
 
-    def _snapshot(self, call: _OpenCall, connection: sqlite3.Connection | None) -> PathSnapshot:
-        files = call.files
-        if isinstance(files, RemoteFiles):
-            return self._snapshot_there(call, files, connection)
-        limits = SnapshotLimits(max_bytes=int(self._settings.undo.max_workspace_mb * MEGABYTE))
-        snapshot = PathSnapshot(
-            files, self.store, call.scope, limits, connection=connection, earlier=call.states or None
-        )
-        snapshot.take(call.certain)
-        there = [path for path in call.mentioned if files.look(path).kind != "missing" or path in call.states]
-        if there:
-            more = PathSnapshot(
-                files, self.store, call.scope, MENTIONED, connection=connection, earlier=call.states or None
-            )
-            more.take(there)
-            snapshot.states = {**more.states, **snapshot.states}
-            snapshot.notes.update(more.notes)
-            snapshot.is_complete = snapshot.is_complete and more.is_complete
-        return snapshot
+    def _begin_without_scan(self, call: _OpenCall, note: str) -> None:
+        """Record a call whose workspace cannot be scanned, or for which nothing can be saved."""
+        call.note(note)
+        call.start = replace(call.start, workspace="")
+        call.scope = UndoScope(excluded=call.scope.excluded, included=call.scope.included, home=call.scope.home)
+        with contextlib.suppress(OSError, ToolcribError), self.store.write() as connection:
+            self._begin(call, connection)
 
-    def _snapshot_there(
-        self, call: _OpenCall, files: RemoteFiles, connection: sqlite3.Connection | None
-    ) -> PathSnapshot:
-        """What the call names in another environment, and the workspace there if that is small."""
+    def _snapshot(self, call: _OpenCall, connection: sqlite3.Connection | None) -> PathSnapshot:
+        """What is at the paths that the call names; in another environment, also in its workspace if that is small."""
+        files, store = call.files, self.store
+        snapshot = PathSnapshot(files, store, call.scope, connection=connection, earlier=call.states)
+        if not isinstance(files, RemoteFiles):
+            snapshot.take(call.certain, SnapshotLimits(max_bytes=int(store.settings.max_workspace_mb * MEGABYTE)))
+            there = [path for path in call.mentioned if files.look(path).kind != "missing" or path in call.states]
+            snapshot.take(there, MENTIONED)
+            return snapshot
         files.refresh()
-        snapshot = PathSnapshot(files, self.store, call.scope, THERE, connection=connection)
-        snapshot.take(call.certain)
-        listed = files.tree(call.tree) if call.tree else {}
+        snapshot.take(call.certain, THERE)
+        known = self._listed.setdefault(f"{call.tree} {call.start.environment}", {})
+        listed = files.tree(call.tree, known, THERE.max_bytes) if call.tree else {}
         if listed is None:
             snapshot.is_complete = False
             snapshot.notes[f"not saved: the workspace in this environment is too large to scan; {ONLY_NAMED}"] = None
             return snapshot
-        known = self._listed.setdefault(call.tree + str(call.start.environment), {})
-        unread = [
-            path for path, state in listed.items() if state.kind == "file" and not _is_known(state, known.get(path))
-        ]
-        files.fetch(unread, THERE.max_bytes)
-        for path, state in listed.items():
-            if state.kind == "file":
-                read = (
-                    known[path] if path not in unread else with_content(state, files.read(path, THERE.max_bytes) or b"")
-                )
-                if connection is not None and path in unread and read.size:
-                    self.store.add_content(connection, read.digest, files.read(path, THERE.max_bytes) or b"")
-                if state.stamp and connection is not None:
-                    known[path] = replace(read, stamp=state.stamp)
-                state = replace(read, mode=state.mode, stamp="")
-            snapshot.states[path] = state
+        for path, (state, content) in listed.items():
+            snapshot.states[path] = replace(state, stamp="")
+            if connection is not None and state.kind == "file":
+                if content:
+                    store.add_content(connection, state.digest, content)
+                known[path] = state
         return snapshot
 
-    def _without_scan(self, call: _OpenCall, note: str, *, empty: bool = False) -> _OpenCall:
-        """Record a call whose workspace cannot be scanned, or for which nothing can be saved."""
-        call = self._noted(call, note)
-        call.workspace = None
-        call.start = replace(call.start, workspace="")
-        call.scope = UndoScope(excluded=call.scope.excluded, included=call.scope.included, home=call.scope.home)
-        if empty:
-            call.certain, call.mentioned = [], []
-        with contextlib.suppress(OSError, ToolcribError), self.store.write() as connection:
-            self._begin(call, connection)
-        return call
-
-    def _tell_once(self, ctx: ToolContext, folder: str, why: str) -> None:
-        """Say once that a workspace is not scanned."""
-        if folder not in self._told:
-            self._told.add(folder)
-            _report(ctx, f"{why}, so undo covers only files that calls name; `undo.ignore` leaves out folders")
-
-    @staticmethod
-    def _noted(call: _OpenCall, note: str) -> _OpenCall:
-        call.start = replace(call.start, notes=(*call.start.notes, note))
-        return call
+    # After a call
 
     def _after(self, opened: list[_OpenCall], ctx: ToolContext) -> None:
         for one in opened:
             _survive("a call", self._end, one, ctx)
 
     def _end(self, call: _OpenCall, ctx: ToolContext) -> None:
-        if call.commands and self._runs_on(call.commands, self._session_key(ctx)):
+        key = self._session_key(ctx) if call.commands else ""
+        if call.commands and self._runs_on(call.commands, key):
             self.store.set_detached(call.start.id)
             with self._lock:
-                self._detached[call.start.id] = call.commands, self._session_key(ctx)
+                self._detached[call.start.id] = call.commands, key
             return
-        if call.workspace is None:
-            with self.store.write() as connection:
-                self._finish(connection, call)
-            return
-        try:
-            call.workspace.scan(lambda connection: self._finish(connection, call), ended=self._ended())
-        except WorkspaceBeyondLimits as error:
-            with self.store.write() as connection:
-                self._finish(connection, call, f"not saved: {error}")
+        workspace, why = call.scope.workspace, []
+        if workspace is not None:
+            try:
+                workspace.scan(lambda at, lost: self._finish(at, call, ctx, lost), ended=self._ended())
+                return
+            except WorkspaceBeyondLimits as error:
+                why = [f"not saved: {error}"]
+        with self.store.write() as connection:
+            self._finish(connection, call, ctx, {}, *why)
 
-    def _finish(self, connection: sqlite3.Connection, call: _OpenCall, *notes: str) -> None:
+    def _finish(
+        self, connection: sqlite3.Connection, call: _OpenCall, ctx: ToolContext, lost: dict[str, str], *notes: str
+    ) -> None:
         """Record what the call left at the paths that it names, and that it has ended."""
         after = self._snapshot(call, None)
         after.take_recorded(path for path in call.states if path not in after.states)
@@ -343,10 +307,14 @@ class Snapshotter:
             for path, state in after.states.items()
             if path in call.states or call.is_complete
         }
-        head = call.workspace.git.head() if call.workspace is not None else call.head
+        head = call.scope.workspace.git.head() if call.scope.workspace is not None else call.head
         has_changed = any(not old.is_same(new) for old, new in changes.values())
         if head != call.head and (has_changed or self.store.has_changes(connection, call.start.id)):
             notes = (*notes, f"HEAD stays at {head[0]}: undo restores files, not what git has checked out")
+        for path, what in lost.items():
+            if path not in call.states:
+                notes = (*notes, f"not recorded: {what}")
+                _report(ctx, f"{what}; undo cannot restore that")
         self.store.end(connection, call.start.id, changes, notes=notes)
 
     def _ended(self) -> list[str]:
@@ -372,14 +340,25 @@ class Snapshotter:
         return os.path.realpath(home.root), os.path.realpath(home.skills_dir)
 
 
+def _named_by(effect: Effect, ctx: ToolContext, cwd: str) -> NamedFiles:
+    """The files that a command names, as the gate has read it."""
+    reading = _reading(effect, ctx)
+    if reading is None:
+        reading = read_command(effect.target, cwd=cwd, home=str(Path.home()), here=not effect.backend)
+    return reading.files
+
+
 def _reading(effect: Effect, ctx: ToolContext) -> CommandReading | None:
-    """What the gate read of a command."""
     reading: CommandReading | None = ctx.memo.readings.get(effect.target) if ctx.memo is not None else None
     return reading
 
 
-def _is_known(state: FileState, known: FileState | None) -> bool:
-    return known is not None and bool(state.stamp) and (state.stamp, state.size) == (known.stamp, known.size)
+def _real_home() -> str:
+    """The home folder of the user; empty if there is none."""
+    try:
+        return os.path.realpath(Path.home())
+    except RuntimeError:
+        return ""
 
 
 def _report(ctx: ToolContext, text: str) -> None:
@@ -399,7 +378,7 @@ def _survive(name: str, function: Callable[..., None], *arguments: Any) -> None:
         logger.warning("cannot save the files that %s changes: %s", name, error, exc_info=error)
 
 
-def _summary(tool: str, effects: tuple[Effect, ...]) -> str:
+def _summary(tool: str, effects: Sequence[Effect]) -> str:
     """The call in one line: its command, or what it does to which paths."""
     parts = [effect.target if effect.kind == "exec" else f"{effect.kind} {effect.target}" for effect in effects]
     text = " ".join(", ".join(parts).split()) or tool

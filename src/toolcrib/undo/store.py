@@ -23,6 +23,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from toolcrib.config.files import OWNER_FILE, make_folder
 from toolcrib.config.settings import UndoSettings
@@ -47,6 +48,8 @@ ROOM_LEFT = 0.8
 DROPPED = "its copy was dropped to make room for newer ones"
 DAMAGED = "the copy is damaged"
 
+ChangeKey = tuple[str, str]
+"""A change: the id of its call, and its path."""
 Outcome = Literal["running", "finished", "interrupted", "detached"]
 """detached: its command continued in the background."""
 
@@ -86,9 +89,19 @@ STEPS = (
             "INSERT INTO counter VALUES (0)",
         )
     ),
+    Migration(
+        (
+            "DELETE FROM folders",
+            "DELETE FROM workspaces",
+            "ALTER TABLE workspaces ADD COLUMN rules BLOB NOT NULL DEFAULT x''",
+        )
+    ),
 )
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(FileState).decode
+decode_listing = msgspec.msgpack.Decoder(dict[bytes, FileState]).decode
+"""Reads what a scan found in one folder of a workspace."""
+encode_listing = _encode
 
 
 class UndoStoreError(ToolcribError):
@@ -115,10 +128,37 @@ class CallStart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The paths that the call names; what changes there is its doing."""
     environment: dict[str, Any] | None = None
     """The spec of the environment of the files; None means this machine."""
-    undoes: tuple[tuple[str, str], ...] = ()
+    undoes: tuple[ChangeKey, ...] = ()
     """For an undo or a redo: the changes that it undoes, each as call and path."""
     notes: tuple[str, ...] = ()
     """What is not saved."""
+
+
+def _start(about: str) -> CallStart:
+    return msgspec.convert(json.loads(about), CallStart)
+
+
+def _about(start: CallStart) -> str:
+    # Paths may contain bytes that are no text, which msgspec's JSON refuses.
+    return json.dumps(msgspec.to_builtins(start))
+
+
+@dataclass(slots=True)
+class StoredChange:
+    """What one call did to one path."""
+
+    call: StoredCall
+    path: str
+    before: FileState
+    after: FileState | None
+    """None if it is unknown."""
+    during: bool
+    """Whether something else may have changed it while the call ran."""
+    undone: bool
+
+    @property
+    def key(self) -> ChangeKey:
+        return self.call.id, self.path
 
 
 @dataclass(slots=True)
@@ -127,15 +167,10 @@ class StoredCall:
 
     started: CallStart
     order: int
-    ended_order: int = -1
-    outcome: Outcome = "running"
-    before: dict[str, FileState] = field(default_factory=dict)
-    after: dict[str, FileState] = field(default_factory=dict)
-    """The states that the call left, as far as they are known."""
-    during: set[str] = field(default_factory=set)
-    """The paths that something else may have changed while the call ran."""
-    undone: set[str] = field(default_factory=set)
-    """The paths that were restored."""
+    ended_order: int
+    outcome: Outcome
+    paths: dict[str, StoredChange] = field(default_factory=dict)
+    """Every path that was looked at."""
 
     @property
     def id(self) -> str:
@@ -146,14 +181,9 @@ class StoredCall:
         return self.started.tool not in (UNDO, REDO)
 
     @property
-    def runs_on(self) -> bool:
-        return self.outcome == "detached"
-
-    def changed_paths(self) -> list[str]:
-        """The paths that the call changed; for an interrupted call, all that it may have changed."""
-        return [
-            path for path, state in self.before.items() if path not in self.after or not state.is_same(self.after[path])
-        ]
+    def changes(self) -> list[StoredChange]:
+        """What the call changed; for an interrupted call, all that it may have changed."""
+        return [one for one in self.paths.values() if one.after is None or not one.before.is_same(one.after)]
 
 
 class UndoStore:
@@ -165,7 +195,7 @@ class UndoStore:
         self.folder = folder
         self.clock = clock
         self.settings = settings or UndoSettings()
-        self.process = json.dumps(msgspec.to_builtins(own_identity()))
+        self.process = msgspec.json.encode(own_identity()).decode()
         self._database = Database(folder / "undo.db", steps=STEPS, what="undo store", error=UndoStoreError)
         self._contents = folder / "contents"
         self._added = 0
@@ -213,21 +243,22 @@ class UndoStore:
         if len(content) < LARGE_BYTES:
             connection.execute("INSERT OR IGNORE INTO contents VALUES (?, ?)", (digest, content))
             return
-        path = self._contents / digest.hex()
+        path = f"{self._contents}/{digest.hex()}"
         with contextlib.suppress(OSError):
-            if path.stat().st_size == len(content):
+            if os.stat(path).st_size == len(content):  # noqa: PTH116 - quick
                 return
         make_folder(self._contents)
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
-        try:
+        temporary = f"{path}.{os.getpid()}.new"
+        with contextlib.ExitStack() as on_error:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, OWNER_FILE)
+            on_error.callback(Path(temporary).unlink, missing_ok=True)
             with os.fdopen(descriptor, "wb", buffering=0) as stream:
                 left = memoryview(content)
                 while left:
                     left = left[stream.write(left) :]
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+            os.rename(temporary, path)  # noqa: PTH104 - quick
+            # Not in any case: an unlink in vain may wait for the disk.
+            on_error.pop_all()
 
     def content(self, state: FileState) -> bytes:
         """The stored content of a file; raises OSError with the reason if there is no copy."""
@@ -267,7 +298,7 @@ class UndoStore:
                 start.is_opaque,
                 self.process,
                 start.at,
-                json.dumps(msgspec.to_builtins(start)),
+                _about(start),
             ),
         )
         rows = [(start.id, os.fsencode(path), _encode(state)) for path, state in states.items()]
@@ -302,15 +333,15 @@ class UndoStore:
         about = connection.execute("SELECT about FROM calls WHERE id = ?", (call,)).fetchone()
         if about is None:
             return
-        told = json.loads(about[0])
-        told["notes"] = list(dict.fromkeys([*told.get("notes", ()), *notes]))
+        start = _start(about[0])
+        start = replace(start, notes=tuple(dict.fromkeys((*start.notes, *notes))))
         is_empty = connection.execute("SELECT 1 FROM changes WHERE call = ?", (call,)).fetchone() is None
-        if is_empty and not told["notes"]:
+        if is_empty and not start.notes:
             connection.execute("DELETE FROM calls WHERE id = ?", (call,))
             return
         connection.execute(
             "UPDATE calls SET ended = ?, outcome = ?, about = ? WHERE id = ?",
-            (_next(connection), outcome, json.dumps(told), call),
+            (_next(connection), outcome, _about(start), call),
         )
 
     def has_changes(self, connection: sqlite3.Connection, call: str) -> bool:
@@ -339,18 +370,15 @@ class UndoStore:
         for call, call_id, is_opaque, process, outcome, position, about in opened:
             if changes:
                 others = self._named_by_others(connection, call_id, position)
-                named = msgspec.convert(json.loads(about), CallStart).named
+                named = _start(about).named
                 is_shared = not is_opaque or bool(opaque - {call_id})
                 # A named path may need new folders above it.
-                certain = {str(above) for one in named for above in PurePosixPath(one).parents}
-                rows = [
-                    (call, raw, _encode(old), _encode(new), is_foreign)
-                    for path, (old, new) in changes.items()
-                    for raw in (os.fsencode(path),)
-                    for is_foreign in (
-                        not is_below(path, named) and path not in certain and (is_shared or raw in others),
-                    )
-                ]
+                above = {str(one) for path in named for one in PurePosixPath(path).parents}
+                rows = []
+                for path, (old, new) in changes.items():
+                    raw, is_own = os.fsencode(path), path in above or is_below(path, named)
+                    is_during = not is_own and (is_shared or raw in others)
+                    rows.append((call, raw, _encode(old), _encode(new), is_during))
                 connection.executemany(
                     "INSERT INTO changes (call, path, before, after, is_during) VALUES (?, ?, ?, ?, ?) ON CONFLICT "
                     "(call, path) DO UPDATE SET after = excluded.after, is_during = is_during OR excluded.is_during",
@@ -369,7 +397,7 @@ class UndoStore:
         )
         return {path for (path,) in rows}
 
-    def mark(self, connection: sqlite3.Connection, keys: Sequence[tuple[str, str]], *, undone: bool) -> None:
+    def mark(self, connection: sqlite3.Connection, keys: Sequence[ChangeKey], *, undone: bool) -> None:
         """Record which changes, each as call and path, are undone or redone."""
         rows = [(undone, call, os.fsencode(path)) for call, path in keys]
         connection.executemany("UPDATE changes SET is_undone = ? WHERE call = ? AND path = ?", rows)
@@ -390,15 +418,11 @@ class UndoStore:
                 (session_id or DIRECT,),
             ).fetchall()
         for about, position, ended, outcome in rows:
-            start = msgspec.convert(json.loads(about), CallStart)
+            start = _start(about)
             found[start.id] = StoredCall(start, position, -1 if ended is None else ended, outcome)
         for call, raw, before, after, is_during, is_undone in changes:
-            stored, path = found[call], os.fsdecode(raw)
-            stored.before[path] = _decode(before)
-            if after is not None:
-                stored.after[path] = _decode(after)
-            stored.during |= {path} if is_during else set()
-            stored.undone |= {path} if is_undone else set()
+            stored, path, left = found[call], os.fsdecode(raw), _decode(after) if after is not None else None
+            stored.paths[path] = StoredChange(stored, path, _decode(before), left, bool(is_during), bool(is_undone))
         return list(found.values())
 
     def open_workspaces(self, session_id: str) -> list[str]:
@@ -474,7 +498,7 @@ class UndoStore:
                 for state in (_decode(before), _decode(after) if after is not None else MISSING)
             }
             for (listing,) in connection.execute("SELECT listing FROM folders"):
-                used.update(state.digest for state in decode_listing(listing).entries.values())
+                used.update(state.digest for state in decode_listing(listing).values())
             stored = [digest for (digest,) in connection.execute("SELECT digest FROM contents")]
             gone = [(digest,) for digest in stored if digest not in used]
             connection.executemany("DELETE FROM contents WHERE digest = ?", gone)
@@ -490,20 +514,6 @@ class UndoStore:
             if free > pages // 4:
                 connection.execute("VACUUM")
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-
-
-class FolderListing(msgspec.Struct, array_like=True):
-    """What a scan found in one folder of a workspace."""
-
-    entries: dict[bytes, FileState] = {}
-    ignored: dict[bytes, bool] = {}
-    """Names that the rules exclude, and whether each of them is a folder."""
-    rules: bytes = b""
-    """Identifies the rules that decided."""
-
-
-decode_listing = msgspec.msgpack.Decoder(FolderListing).decode
-encode_listing = msgspec.msgpack.Encoder().encode
 
 
 def is_below(path: str, folders: Sequence[str]) -> bool:
@@ -523,7 +533,7 @@ def _next(connection: sqlite3.Connection) -> int:
 
 
 def _is_alive(process: str) -> bool:
-    return is_alive(msgspec.convert(json.loads(process), Identity))
+    return is_alive(msgspec.json.decode(process, type=Identity))
 
 
 def _sizes(folder: Path) -> list[int]:

@@ -20,8 +20,9 @@ from toolcrib.web.cache import RecentAnswers
 from toolcrib.web.guard import HostNotFound
 from toolcrib.web.http_client import FetchFailed, FetchLimits, GuardedClient, HttpRequest, HttpResponse
 from toolcrib.web.page_reader import PageReader, PageText, PageUnreadable
+from toolcrib.web.provider_access import ProviderFailed
 from toolcrib.web.providers.choose import ProviderChoice
-from toolcrib.web.providers.provider import ProviderFailed, ProviderPage, WebProvider
+from toolcrib.web.providers.provider import ProviderPage, WebProvider
 
 ALL_SECONDS = 360.0
 MAX_URLS = 5

@@ -8,13 +8,13 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from html import unescape
 from typing import Any
 from urllib.parse import urljoin
 from xml.etree import ElementTree
 
-from toolcrib.web.html_markdown import Element, page_title, parse_html, to_markdown
+from toolcrib.web.html_markdown import Element, is_invisible, page_title, parse_html, to_markdown
 from toolcrib.worker_processes import WorkerAnswer, serve_jobs
 
 MAX_ENTRIES = 200
@@ -137,6 +137,9 @@ _DATA_IMAGE = re.compile(r"!\[([^\]\n]{0,300})\]\(\s*data:[^)\s]{0,2000000}\s*\)
 _BARE_DATA = re.compile(r"\(?data:image/[\w.+-]{1,40};base64,[A-Za-z0-9+/=]{20,}\)?")
 _NEEDS_SCRIPT = re.compile(r"(?:enable|requires?|needs?|turn on)\s{1,3}java\s?script", re.IGNORECASE)
 _LINK = re.compile(r"\]\([^)\s]*\)")
+_NO_TEXT = ("script", "style", "svg", "template")
+_AROUND = ("nav", "footer", "aside")
+_MAYBE_HIDDEN = "//*[@hidden or @aria-hidden or @style]"
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -223,13 +226,13 @@ def _library_text(page: str, url: str) -> tuple[str, str, bool] | None:
     if tree is None:
         return None
     title = _lxml_title(tree)
+    _drop_surroundings(tree)
     if url:
         _make_links_absolute(tree, url)
     mains = tree.xpath('//main|//*[@role="main"]')
     main_chars = len(" ".join(mains[0].xpath("string()").split())) if len(mains) == 1 else 0
     text = trafilatura.extract(
         tree,
-        url=url or None,
         output_format="markdown",
         include_comments=False,
         include_formatting=True,
@@ -241,22 +244,47 @@ def _library_text(page: str, url: str) -> tuple[str, str, bool] | None:
     return title, text, shown >= MIN_CHARS and shown >= MIN_MAIN_SHARE * main_chars
 
 
+def _drop_surroundings(tree: Any) -> None:
+    """Take out what is never content: the library copies it many times, and at worst takes a menu for the page."""
+    for element in list(tree.iter(*_NO_TEXT)):
+        # The library reads the data that a page gives for machines.
+        if element.get("type") != "application/ld+json":
+            element.drop_tree()
+    # What nobody sees is often meant for machines only; a page that shows itself later by a script is kept.
+    _drop_if_enough_is_left(tree, [one for one in tree.xpath(_MAYBE_HIDDEN) if is_invisible(one.attrib)])
+    _drop_if_enough_is_left(tree, tree.iter(*_AROUND))
+
+
+def _drop_if_enough_is_left(tree: Any, elements: Iterable[Any]) -> None:
+    found = dict.fromkeys(elements)
+    outer = [one for one in found if not any(above in found for above in one.iterancestors())]
+    if outer and _chars(tree) - sum(map(_chars, outer)) >= MIN_CHARS:
+        for element in outer:
+            element.drop_tree()
+
+
+def _chars(element: Any) -> int:
+    return len("".join(element.text_content().split()))
+
+
 def _make_links_absolute(tree: Any, url: str) -> None:
-    """Resolve links against the page; the library itself resolves them against the host."""
+    """Resolve links against the page; the library itself resolves them against the host. Scripts become plain text."""
     base = urljoin(url, next(iter(tree.xpath("//base/@href")), ""))
     origin = urljoin(base, "/").rstrip("/")
-    for link in tree.iter("a"):
+    for link in list(tree.iter("a")):
         address = link.get("href", "")
         if not address or address.startswith(("http://", "https://", "#")):
             continue
         if address[0] == "/" and address[1:2] != "/" and "/." not in address:
             link.set("href", origin + address)
+        elif address.strip().lower().startswith(("javascript:", "data:", "vbscript:")):
+            link.drop_tag()
         else:
             try:
                 link.set("href", urljoin(base, address.strip()))
             except ValueError:
-                # Neither an address nor a path: the library drops it.
-                continue
+                # Neither an address nor a path.
+                link.drop_tag()
 
 
 def _lxml_title(tree: Any) -> str:

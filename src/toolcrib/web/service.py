@@ -32,8 +32,9 @@ from toolcrib.web.extract import (
 from toolcrib.web.guard import AddressGuard, AddressRules, Resolver, WebsiteRules, system_resolver
 from toolcrib.web.http_client import FetchFailed, FetchLimits, GuardedClient, HttpRequest
 from toolcrib.web.page_reader import PageReader
+from toolcrib.web.provider_access import ProviderFailed
 from toolcrib.web.providers.choose import ProviderChoice
-from toolcrib.web.providers.provider import SETUP, ProviderFailed, SearchHit, WebProvider
+from toolcrib.web.providers.provider import SETUP, SearchHit, WebProvider
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolcrib.approval.approvers.console import EscapeFilter, QuestionQueue
+from toolcrib.approval.approvers.console import EscapeFilter
 from toolcrib.approval.approvers.escape import visible, width
 from toolcrib.approval.approvers.question import (
     MAX_ENTRIES,
@@ -25,6 +25,7 @@ from toolcrib.approval.approvers.question import (
     question,
     size,
 )
+from toolcrib.approval.approvers.question_queue import QuestionQueue
 from toolcrib.core.approvals import ApprovalRequest, Danger
 
 ANY_TEXT = st.text(st.characters(codec=None, exclude_categories=[]), max_size=200)

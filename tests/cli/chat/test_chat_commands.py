@@ -158,7 +158,8 @@ def test_undo_takes_back_the_exchange_and_puts_files_back(home: Path, tmp_path: 
         assert (work / "kept.txt").read_text() == "as it was"
         chat.wait_idle()
         chat.enter("/redo")
-        chat.wait_until(lambda _: (work / "kept.txt").read_text() == "written by the tool", "the redone file")
+        chat.wait_for_answer("/redo", "1 file was changed again as before the undo.")
+        assert (work / "kept.txt").read_text() == "written by the tool"
         chat.wait_idle()
         chat.enter("/diff")
         chat.wait_for("--- kept.txt", "-as it was", "+written by the tool")
@@ -167,7 +168,8 @@ def test_undo_takes_back_the_exchange_and_puts_files_back(home: Path, tmp_path: 
         chat.wait_for_answer("/redo", "nothing to redo")
         chat.wait_idle()
         chat.enter("/undo 1")
-        chat.wait_until(lambda _: (work / "kept.txt").read_text() == "as it was", "the undone file")
+        chat.wait_for_answer("/undo 1", "1 file was restored")
+        assert (work / "kept.txt").read_text() == "as it was"
         chat.wait_idle()
         chat.enter("/undo")
         chat.wait_for("nothing to undo")

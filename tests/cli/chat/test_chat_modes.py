@@ -70,14 +70,15 @@ def test_auto_edit_mode_edits_the_workspace_and_shows_a_diff_before_a_write_outs
 
 
 def test_plan_mode_changes_nothing_until_the_plan_is_accepted(home: Path) -> None:
-    """Writes, commands and tools that do not say what they do are refused; accepting switches the mode."""
+    """Writes and commands that may write are refused, commands that read run; accepting switches the mode."""
     refused = [write("a.txt", "x"), {"call": "terminal", "arguments": {"command": "touch b.txt"}}]
-    steps = [*refused, {"say": "1. Write a.txt."}, write("a.txt", "planned\n"), {"say": "Carried out."}]
+    looks = {"call": "terminal", "arguments": {"command": "pwd; echo looked around"}}
+    steps = [*refused, looks, {"say": "1. Write a.txt."}, write("a.txt", "planned\n"), {"say": "Carried out."}]
     with ChatProgram(make_home(home, steps), "chat", "--mode", "plan") as chat:
         chat.wait_idle()
         chat.enter("plan it")
-        shown = chat.wait_for("1 Write a.txt.", "Carry out this plan?", "4. No, keep planning")
-        assert " ".join(shown.split()).count("plan mode allows only tools that read") == 2
+        shown = chat.wait_for("looked around", "1 Write a.txt.", "Carry out this plan?", "4. No, keep planning")
+        assert " ".join(shown.split()).count("plan mode allows only tools and commands that read") == 2
         work = home.parent / "work"
         assert list(work.iterdir()) == []
 

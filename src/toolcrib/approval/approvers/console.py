@@ -8,11 +8,8 @@ import os
 import select
 import threading
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
-from threading import Lock
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from types import ModuleType
 from typing import Any, Protocol, TextIO
 
@@ -30,6 +27,7 @@ from toolcrib.approval.approvers.question import (
     question,
 )
 from toolcrib.approval.approvers.question import preview as count_touched
+from toolcrib.approval.approvers.question_queue import QuestionQueue
 from toolcrib.config.tool_call_mark import is_in_tool_call
 from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest, Choice
 
@@ -42,6 +40,28 @@ except ImportError:  # Windows has no termios.
 CHUNK_BYTES = 1024
 HANG_UP = ""
 """What `Keys.read` returns when the terminal has hung up."""
+LAST_SECONDS = 10
+PREVIEW_SECONDS = 0.5
+EDIT_SECONDS = 600.0
+MAX_REASON_CHARS = 500
+CTRL_C, CTRL_D, CTRL_U, ESCAPE = "\x03", "\x04", "\x15", "\x1b"
+ENTERS = ("\n", "\r")
+ANSWERS: dict[str, Choice] = {
+    "y": "once", "yes": "once", "o": "once", "s": "session", "a": "always", "n": "deny", "no": "deny", "d": "deny",
+}  # fmt: skip
+"""`o` and `d` are the older keys for once and deny."""
+OUTCOMES: dict[Choice, str] = {
+    "once": "allowed once",
+    "session": "allowed for this session",
+    "always": "always allowed",
+    "deny": "denied",
+    "timeout": "no answer in time; not run",
+    "cancelled": "cancelled; not run",
+}
+
+Preview = Callable[[ApprovalRequest], Sequence[str]]
+EditCommand = Callable[[str], Awaitable[str | None]]
+"""Lets the person change a command; None if they gave up."""
 
 
 class NoTerminal(Exception):
@@ -232,71 +252,6 @@ def _write(out: TextIO, text: str) -> None:
     encoding = out.encoding or "utf-8"
     out.write(text.encode(encoding, "backslashreplace").decode(encoding))
     out.flush()
-
-
-class QuestionQueue:
-    """Hands out turns at the terminal. Waiting never blocks the loop; cancelling a wait does not affect others."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._busy = False
-        self._waiting: deque[Future[None]] = deque()
-
-    @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        await self._acquire()
-        try:
-            yield
-        finally:
-            self._release()
-
-    async def _acquire(self) -> None:
-        with self._lock:
-            if not self._busy:
-                self._busy = True
-                return
-            turn: Future[None] = Future()
-            self._waiting.append(turn)
-        try:
-            await asyncio.wrap_future(turn)
-        except asyncio.CancelledError:
-            # `cancel` fails if the turn was handed over before it ran; then pass the turn on.
-            if not turn.cancel():
-                self._release()
-            raise
-
-    def _release(self) -> None:
-        with self._lock:
-            while self._waiting:
-                following = self._waiting.popleft()
-                if following.set_running_or_notify_cancel():
-                    following.set_result(None)
-                    return
-            self._busy = False
-
-
-LAST_SECONDS = 10
-PREVIEW_SECONDS = 0.5
-EDIT_SECONDS = 600.0
-MAX_REASON_CHARS = 500
-CTRL_C, CTRL_D, CTRL_U, ESCAPE = "\x03", "\x04", "\x15", "\x1b"
-ENTERS = ("\n", "\r")
-ANSWERS: dict[str, Choice] = {
-    "y": "once", "yes": "once", "o": "once", "s": "session", "a": "always", "n": "deny", "no": "deny", "d": "deny",
-}  # fmt: skip
-"""`o` and `d` are the older keys for once and deny."""
-OUTCOMES: dict[Choice, str] = {
-    "once": "allowed once",
-    "session": "allowed for this session",
-    "always": "always allowed",
-    "deny": "denied",
-    "timeout": "no answer in time; not run",
-    "cancelled": "cancelled; not run",
-}
-
-Preview = Callable[[ApprovalRequest], Sequence[str]]
-EditCommand = Callable[[str], Awaitable[str | None]]
-"""Lets the person change a command; None if they gave up."""
 
 
 class Display(Protocol):

@@ -20,8 +20,8 @@ REFERRING = name_set("declare typeset local")
 REFERENCE = re.compile(r"-[A-Za-z]*n")
 NAME = re.compile(r"[A-Za-z_]\w*")
 ANYBODYS_DIRECTORY = re.compile(r"(?:/tmp|/var/tmp|/dev/shm)(?!/[^:]*/bin/?(?::|$))(?:/|:|$)")
-LASTING_HOOKS = name_set("PROMPT_COMMAND BASH_ENV ENV PS0 PS1 PS2 PS4")
-"""Variables that the shell later runs as code, without a visible command."""
+LASTING_HOOKS = name_set("PROMPT_COMMAND BASH_ENV ENV PS0 PS1 PS2 PS4 HISTFILE HISTSIZE HISTFILESIZE")
+"""Variables that the shell later runs as code without a visible command, or that say what it remembers."""
 LOADERS = ("LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT", "BASH_FUNC_")
 LIFT_THE_GATE = name_set("TOOLCRIB_YOLO HERMES_YOLO_MODE TOOLCRIB_ENABLE_PROJECT_PLUGINS HERMES_ENABLE_PROJECT_PLUGINS")
 ELEMENT = re.compile(r"^\[[^\]]*\]=")
@@ -152,6 +152,8 @@ def judge_environment(
             judge_variable(runner, name, value[0], call, site)
         elif name in LIFT_THE_GATE and value and value[0].text.lower() not in ("", "0", "false", "no", "off"):
             runner.report("own_program", "would change what toolcrib is allowed to do", site)
+        elif name == "SSH_AUTH_SOCK" and value and value[0].text.startswith("/"):
+            runner.report("local_service", "uses another agent for the user's keys", site)
         elif name.startswith(LOADERS):
             runner.report("unknown_code", f"loads other code into the program through {name}", site)
         elif name == "PATH" and value and (ANYBODYS_DIRECTORY.match(value[0].text) or value[0].text.startswith(".:")):
@@ -164,6 +166,12 @@ def judge_hook(runner: Runner, name: str, value: ExpandedWord, state: ShellState
         code = value.text.strip("; \t\n")
         if code:
             runner.run_text(code, state.copy(), None, site)
+    elif name.startswith("HIST"):
+        if state.variables.get(name) == [value] and value.text in ("", "0", "/dev/null"):
+            runner.report("system_config", "makes the shell forget what it runs", site)
+        elif name == "HISTFILE":
+            call = CommandCall("", [], state, None, site.text, site.span)
+            judge_variable(runner, name, value, call, site)
     elif name in ("BASH_ENV", "ENV"):
         runner.calculate(value.text, state.copy())
         if name == "BASH_ENV" or re.match(r"[/~.]", value.text):

@@ -11,6 +11,7 @@ from toolcrib.approval.shell.judge import judge_write
 from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, Origin, name_set
 from toolcrib.approval.shell.option_table import (
     BY_PROGRAM,
+    EXPECTED,
     GIT_SETTING,
     OFFICIAL_INDEX,
     OPTIONS_THAT_RUN,
@@ -209,6 +210,10 @@ def judge_value(use: Use, kind: str, value: ExpandedWord) -> None:
         use.runner.report("remote_code", f"{use.name} runs what was fetched or decoded", use.site)
     elif len(text) > MAX_COMMAND:
         use.report("is too long to analyse")
+    elif kind in EXPECTED:
+        if not names_only(text, EXPECTED[kind]):
+            use.report(f"runs {text[:80]!r}, which is not a usual {kind}")
+        run_hidden(use, text)
     elif kind in ("command", "tool"):
         run_hidden(use, text, lenient=kind == "tool")
     elif kind == "program":
@@ -245,6 +250,17 @@ def judge_value(use: Use, kind: str, value: ExpandedWord) -> None:
             use.report(f"sets {text}")
     else:
         judge_code(use, kind, text)
+
+
+def names_only(text: str, expected: frozenset[str]) -> bool:
+    """True for a command whose programs are all expected ones, also in a pipe that a shell is given."""
+    inner = re.fullmatch(r"\s*(?:\S*/)?(?:ba|da)?sh -c (['\"])(.*)\1\s*", text, re.DOTALL)
+    parts = (inner.group(2) if inner else text).split("|")
+    programs = [part.split()[0].strip("'\"").rpartition("/")[2] for part in parts if part.split()]
+    return all(program in expected for program in programs) and not SEVERAL.search(text)
+
+
+SEVERAL = re.compile(r"[;&`]|\$\(|>(?!/dev/null)")
 
 
 def judge_code(use: Use, kind: str, text: str) -> None:
@@ -347,6 +363,9 @@ def is_trusted(use: Use, program: str, *, lenient: bool) -> bool:
 
 def load(use: Use, text: str) -> None:
     """Report a file that is loaded as code although it is neither the project's nor the system's."""
+    if re.match(r"(?:data|https?):", text):
+        use.runner.report("remote_code", f"{use.name} runs the code in {text[:80]}", use.site)
+        return
     if text in NOT_LOADED or text[:1] == UNKNOWN or (text[0] not in "/~" and "/tmp/" not in text):
         return
     path = resolve(text.replace("~", use.call.state.home, 1) if text[0] == "~" else text, use.call.state)

@@ -11,7 +11,7 @@ from toolcrib.approval.shell.expansion import Expander, further_input, loop_valu
 from toolcrib.approval.shell.findings import FindingLog
 from toolcrib.approval.shell.fork_bombs import is_bomb, spawns_itself, spawns_without_end
 from toolcrib.approval.shell.handlers import HANDLERS
-from toolcrib.approval.shell.handlers.builtins import DANGEROUS_BY_ARGUMENTS, judge_condition
+from toolcrib.approval.shell.handlers.builtins import judge_alias_name, judge_condition
 from toolcrib.approval.shell.judge import (
     help_only,
     judge,
@@ -409,7 +409,9 @@ class Evaluator:
         if name in state.functions and "/" not in first.text:
             if self.calls.count(name) < MAX_RECURSION:
                 return self.call_function(name, words[1:], state, stdin, site)
-            words = self.wrapped_program(words, state)
+            # A function may wrap the program of its name: `ls() { command ls -F "$@"; }`. What a later command adds
+            # to a function that is only defined here is judged with that command.
+            words = words if state.positional is not None else [word for word in words if word.text != UNKNOWN]
         if name in state.aliases and name not in self.calls:
             return self.call_alias(name, words[1:], state, stdin, site)
         path = resolve(first, state) if "/" in first.text else ""
@@ -535,9 +537,7 @@ class Evaluator:
                 self.run_text(text, state, None, site)
         finally:
             self.calls.pop()
-        program = text.strip().rpartition("/")[2]
-        if program != name and program in DANGEROUS_BY_ARGUMENTS:
-            self.report("unknown_code", f"makes the name {name!r} run {program}", site)
+        judge_alias_name(self, name, text, site)
 
     def call_function(
         self,
@@ -563,11 +563,6 @@ class Evaluator:
         finally:
             self.calls.pop()
             self.source, self.site, state.positional = outer_source, outer_site, outer_arguments
-
-    def wrapped_program(self, words: list[ExpandedWord], state: ShellState) -> list[ExpandedWord]:
-        """The words of the program that a function of the same name wraps, as in `ls() { command ls -F "$@"; }`."""
-        # What a later command adds to a function that is only defined here is judged with that command.
-        return words if state.positional is not None else [word for word in words if word.text != UNKNOWN]
 
     def call_alias(
         self,

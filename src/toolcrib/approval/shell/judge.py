@@ -6,7 +6,17 @@ import re
 from collections.abc import Iterable
 
 from toolcrib.approval.shell.model import NOTHING, UNKNOWN, ExpandedWord, NotUnderstood, Origin, StreamData, name_set
-from toolcrib.approval.shell.paths import is_private, is_protected, is_secret, place, reached, resolve, written_path
+from toolcrib.approval.shell.options import option_values
+from toolcrib.approval.shell.paths import (
+    is_own_record,
+    is_private,
+    is_protected,
+    is_secret,
+    place,
+    reached,
+    resolve,
+    written_path,
+)
 from toolcrib.approval.shell.rules import BY_PROGRAM, TAKES_SUBCOMMAND
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.rules.other_tools import ANY_UNLISTED
@@ -80,8 +90,12 @@ SENDERS = name_set(
     "curl wget nc ncat netcat socat ssh scp sftp rsync ftp tftp lftp mail mailx mutt sendmail "
     "swaks telnet http https xh rclone s3cmd gsutil "
     "dig nslookup host ping openssl aws az gcloud azcopy croc wormhole magic-wormhole transfer "
-    "bore gh ntfy slack-cli restic duplicity magick mc kubectl docker"
+    "bore gh ntfy slack-cli logger restic duplicity magick mc kubectl docker"
 )
+RAW_SENDERS = name_set("curl wget nc ncat netcat socat telnet http https xh openssl ftp tftp lftp")
+RESOLVERS = name_set("dig nslookup host ping ping6 drill kdig resolvectl getent traceroute")
+LOOKED_UP = re.compile(UNKNOWN + r"[\w.-]*\.[A-Za-z]{2,}")
+DATA = Origin.PROGRAM | Origin.FILE | Origin.DECODED | Origin.SECRET | Origin.PRIVATE
 REVEALERS = name_set(
     "cat tac less more head tail bat nl strings xxd od hexdump base64 base32 grep egrep fgrep "
     "rg ag ack awk gawk sed cut sort uniq jq yq cp mv "
@@ -237,7 +251,7 @@ def judge_write(
         runner.report("system_config", f"{verb} {shown} in a folder that is only known at run time", site)
 
 
-RUN_LATER = re.compile(r"(?:^|/)\.envrc$")
+RUN_LATER = re.compile(r"(?:^|/)(?:\.envrc|\.vscode/tasks\.json)$")
 
 
 def judge_unknown_target(runner: Runner, target: ExpandedWord, state: ShellState, site: CommandLocation) -> None:
@@ -280,6 +294,10 @@ def judge_flow(runner: Runner, call: CommandCall, site: CommandLocation) -> None
         if origin & (Origin.SECRET | Origin.PRIVATE | Origin.SECRET_FILE) or sent or names_secret_in_input(call):
             runner.report("exfiltration", "sends a secret over the network", site, paths=sent)
             return
+    if call.program in RAW_SENDERS and call.stdin is not None and call.stdin.origin & Origin.ARCHIVE:
+        runner.report("exfiltration", "sends a whole folder over the network", site)
+    if call.program in RESOLVERS and any(LOOKED_UP.search(word.text) and word.origin & DATA for word in call.words):
+        runner.report("exfiltration", "sends data in the name that it looks up", site)
     may_leak = origin & Origin.KEY or call.program in INTERPRETERS or call.program == "ssh"
     variable = leaked_variable(call) if may_leak else ""
     if variable:
@@ -295,11 +313,13 @@ def judge_flow(runner: Runner, call: CommandCall, site: CommandLocation) -> None
         judge_revealed(runner, call, secrets, site)
     elif call.program not in LOOKERS and not uses_keys(call):
         judge_named(runner, call, secrets, site)
+    else:
+        judge_shown(runner, call, site)
 
 
 def judge_revealed(runner: Runner, call: CommandCall, secrets: list[str], site: CommandLocation) -> None:
     """Report secrets that a program shows or copies."""
-    paths = tuple(path for path in secrets if is_secret(path))
+    paths = tuple(path for path in secrets if is_secret(path) or is_own_record(path, call.state))
     if paths:
         runner.report("credential", f"reads the secret {paths[0].replace(UNKNOWN, '…')}", site, paths=paths)
     elif any(word.origin & Origin.SECRET_FILE for word in call.words):
@@ -308,6 +328,40 @@ def judge_revealed(runner: Runner, call: CommandCall, secrets: list[str], site: 
         runner.report("credential", "reads a secret", site)
     elif call.stdin is not None and call.stdin.origin & Origin.SECRET_FILE and call.program in TAKES_NAMES:
         runner.report("credential", "reads files that may be secrets", site)
+
+
+def judge_shown(runner: Runner, call: CommandCall, site: CommandLocation) -> None:
+    """Report a secret that a program does not read as a key, but as text or names, which it then shows or stores."""
+    options = SHOWS_FILE.get(call.program)
+    if options is None:
+        return
+    given = option_values(call.words, options) if options else call.words[:1]
+    for word in given:
+        path = reached(candidates(word.text)[-1], call.state) if candidates(word.text) else ""
+        if path and is_secret(path):
+            runner.report("credential", f"shows the content of {path.replace(UNKNOWN, '…')}", site, paths=(path,))
+
+
+SHOWS_FILE: dict[str, tuple[str, ...]] = {
+    "git": ("-F", "--file", "--contents", "--pathspec-from-file", "--template"),
+    "file": ("-f", "--files-from", "-m", "--magic-file"),
+    "wc": ("--files0-from",),
+    "du": ("--files0-from", "-X", "--exclude-from"),
+    "find": ("-files0-from",),
+    **dict.fromkeys(("xargs", "gxargs"), ("-a", "--arg-file")),
+    **dict.fromkeys(("ssh", "scp", "sftp"), ("-F", "-b")),
+    **dict.fromkeys(("kubectl", "oc"), ("--from-file", "--from-env-file")),
+    **dict.fromkeys(("docker", "podman"), ("--env-file", "--secret", "--build-context")),
+    **dict.fromkeys(("pip", "pip3"), ("-r", "--requirement", "-c", "--constraint")),
+    **dict.fromkeys(("psql", "mysql"), ("-f", "--file")),
+    **dict.fromkeys(("md5sum", "sha1sum", "sha256sum", "sha512sum", "b2sum", "cksum"), ("-c", "--check")),
+    **dict.fromkeys(("ansible", "ansible-playbook"), ("-i", "--inventory", "-e", "--extra-vars")),
+    "terraform": ("-var-file",),
+    "helm": ("-f", "--values", "--set-file"),
+    "gh": ("-F", "--body-file", "--notes-file"),
+    **dict.fromkeys(("source", "."), ()),
+}
+"""Options whose file is shown, stored or named in messages, of programs that otherwise keep files to themselves."""
 
 
 def uses_keys(call: CommandCall) -> bool:
@@ -320,7 +374,10 @@ def uses_keys(call: CommandCall) -> bool:
 def judge_named(runner: Runner, call: CommandCall, secrets: list[str], site: CommandLocation) -> None:
     """Report secrets elsewhere that are given to a program of which nobody knows that it keeps them to itself."""
     paths = tuple(
-        path for path in secrets if path[:1] == "/" and is_secret(path) and not is_workspace(path, call.state)
+        path
+        for path in secrets
+        if path[:1] == "/"
+        and (is_own_record(path, call.state) or (is_secret(path) and not is_workspace(path, call.state)))
     )
     if paths:
         runner.report("credential", f"may read the secret {paths[0].replace(UNKNOWN, '…')}", site, paths=paths)
@@ -353,7 +410,11 @@ def secret_paths(call: CommandCall) -> list[str]:
             path = reached(candidate, call.state)
             known = call.state.files.get(path)
             carried = known is not None and bool(known.origin & (Origin.SECRET | Origin.PRIVATE | Origin.KEY))
-            if is_secret(path) or (call.program in SENDERS and (carried or is_private(path))):
+            if (
+                is_secret(path)
+                or is_own_record(path, call.state)
+                or (call.program in SENDERS and (carried or is_private(path)))
+            ):
                 found.append(path)
                 break
     return found
@@ -383,11 +444,13 @@ def sends(call: CommandCall) -> bool:
     """False for uses of a network program that only fetch data or stay on the machine."""
     if call.program in ("rsync", "scp"):
         return any(re.match(r"[\w.@-]+:|rsync://", each.text) for each in call.arguments.operands)
-    if call.program in ("aws", "gsutil", "gcloud", "az", "gh", "openssl", "kubectl", "docker"):
+    if call.program in ("aws", "gsutil", "gcloud", "az", "openssl", "kubectl", "docker"):
         return any(
             re.match(r"(?:s3|gs|az|https?)://|cp$|gist$|s_client$|upload$|secret$|release$", each.text)
             for each in call.words
         )
+    if call.program == "logger":
+        return call.arguments.has("-n", "--server") or any(word.text in ("-n", "--server") for word in call.words)
     return True
 
 

@@ -9,11 +9,17 @@ from __future__ import annotations
 import re
 from typing import Literal, TypeVar
 
-import msgspec
 from msgspec.structs import force_setattr
 
 from toolcrib.approval.shell.model import NotUnderstood
-from toolcrib.approval.shell.source_text import Budget, Continuations, decode_ansi_quotes, join_lines
+from toolcrib.approval.shell.source_text import (
+    Budget,
+    Continuations,
+    Heredoc,
+    decode_ansi_quotes,
+    join_lines,
+    without_tabs,
+)
 from toolcrib.approval.shell.syntax import (
     Arithmetic,
     ArrayLiteral,
@@ -49,16 +55,8 @@ BACKTICKS = re.compile(r"`((?:[^`\\]|\\.)*+)`", re.DOTALL)
 QUOTING = re.compile(r"[\\'\"]")
 RAW = re.compile(r"['#`]|<<")
 """What may begin a text in which `\\`-newline is not a line continuation."""
-LINE_TABS = re.compile(r"(?<=\n)\t+")
 SPECIAL_PARAMETERS = "@*#?$!-0123456789"
 PATTERN_OPERATIONS = "#%/^,"
-
-
-class _Heredoc(msgspec.Struct):
-    delimiter: str
-    quoted: bool
-    strip_tabs: bool
-    target: Word
 
 
 class Lexer:
@@ -71,7 +69,7 @@ class Lexer:
         self.end = len(self.source)
         self.budget = budget
         self.parser = parser
-        self.heredocs: list[_Heredoc] = []
+        self.heredocs: list[Heredoc] = []
         self.parentheses = 0
         """How many substitutions with parentheses are open."""
         self.not_arithmetic: set[int] = set()
@@ -556,7 +554,7 @@ class Lexer:
         literals = [part.text for part in delimiter.parts if isinstance(part, LiteralText)]
         text = "".join(literals) if len(literals) == len(delimiter.parts) else QUOTING.sub("", written)
         body = self.recorded(Word((), delimiter.end, delimiter.end))
-        self.heredocs.append(_Heredoc(text, bool(QUOTING.search(written)), strip_tabs, body))
+        self.heredocs.append(Heredoc(text, bool(QUOTING.search(written)), strip_tabs, body))
         return body
 
     def read_heredocs(self) -> None:
@@ -565,12 +563,13 @@ class Lexer:
         for heredoc in heredocs:
             if heredoc.quoted and self.cut is not None:
                 first = self.cut.in_source(self.position - 1) + 1
-                end, after = self.heredoc_end(heredoc, self.original, first, self.cut.in_source(self.end))
+                last = self.cut.in_source(self.end)
+                end, after = heredoc.body_end(self.original, first, last, nested=bool(self.parentheses))
                 body = self.original[first:end]
                 start, end, after = self.position, self.cut.in_text(end), self.cut.in_text(after)
             else:
                 start = self.position
-                end, after = self.heredoc_end(heredoc, self.source, start, self.end)
+                end, after = heredoc.body_end(self.source, start, self.end, nested=bool(self.parentheses))
                 body = self.source[start:end]
             parts: list[WordPart]
             if heredoc.quoted:
@@ -581,31 +580,12 @@ class Lexer:
                 parts = self.quoted_parts(IN_HEREDOC, "")
                 self.end, self.parentheses = outer
             if heredoc.strip_tabs:
-                parts = [_without_tabs(part, start) for part in parts]
+                parts = [without_tabs(part, start) for part in parts]
             # The word belongs to a command that was complete before this line was read.
             for name, value in (("parts", tuple(parts)), ("start", start), ("end", end)):
                 force_setattr(heredoc.target, name, value)
             self.position = after
 
-    def heredoc_end(self, heredoc: _Heredoc, source: str, start: int, end: int) -> tuple[int, int]:
-        """Where the body of a here-document ends, and where the text continues."""
-        if "\n" in heredoc.delimiter:
-            return end, end  # No line can equal it.
-        line = (r"\t*" if heredoc.strip_tabs else "") + re.escape(heredoc.delimiter)
-        # In `$(…)` the line with the delimiter may also hold the closing parenthesis.
-        rest = r"(?:\n|\Z|(?=[^\n]*\)))" if self.parentheses else r"(?:\n|\Z)"
-        ending = re.compile(line + rest).match(source, start, end)
-        ending = ending or re.compile(r"(?<=\n)" + line + rest).search(source, start, end)
-        return (ending.start(), ending.end()) if ending else (end, end)
-
 
 SubstitutionKind = Literal["command", "input", "output"]
 DynamicNode = TypeVar("DynamicNode", Substitution, Arithmetic, Word)
-
-
-def _without_tabs(part: WordPart, start: int) -> WordPart:
-    """A part of a `<<-` here-document without the leading tabs of its lines."""
-    if not isinstance(part, LiteralText):
-        return part
-    text = LINE_TABS.sub("", part.text)
-    return LiteralText(text.lstrip("\t") if part.start == start else text, True, part.start, part.end)

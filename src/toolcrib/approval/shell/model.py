@@ -54,6 +54,8 @@ class Origin(IntFlag):
     """The name of a file that may be a secret."""
     PROTECTED_FILE = 8192
     """The name of a file that may be protected from tools."""
+    ARCHIVE = 16384
+    """Many files in one stream."""
 
 
 class ExpandedWord(msgspec.Struct, frozen=True):

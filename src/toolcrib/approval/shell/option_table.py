@@ -96,6 +96,7 @@ rpm rpmbuild | --pipe | command
 pacman | --hookdir --config | file
 pip pip3 uv | --python | file
 pip pip3 | --install-option --global-option | ask
+nvim | -l | file
 emacs emacsclient | -l --load -script --script | file
 vim vi nvim gvim view ex vimdiff rvim rview | -S -u -U | file
 nano pico | -s --speller -f --rcfile | command
@@ -171,18 +172,23 @@ pylint | --init-hook | python
 
 # Variables | what their value is. A `*` stands for any characters; `search` is a list of folders that code comes from.
 VARIABLES_TABLE = """
-GIT_SSH_COMMAND GIT_SSH GIT_PAGER GIT_EDITOR GIT_SEQUENCE_EDITOR GIT_EXTERNAL_DIFF GIT_ASKPASS | command
-PAGER MANPAGER LESSOPEN LESSCLOSE SYSTEMD_PAGER PSQL_PAGER AWS_PAGER BAT_PAGER DELTA_PAGER GH_PAGER | command
-EDITOR VISUAL SUDO_EDITOR SYSTEMD_EDITOR KUBE_EDITOR HGEDITOR SVN_EDITOR FCEDIT PSQL_EDITOR GH_EDITOR | command
-BROWSER GH_BROWSER SSH_ASKPASS SUDO_ASKPASS RSYNC_RSH SVN_SSH CVS_RSH HGMERGE FZF_DEFAULT_COMMAND | command
-BORG_RSH BORG_PASSCOMMAND RESTIC_PASSWORD_COMMAND RCLONE_PASSWORD_COMMAND TEXEDIT NULLCMD READNULLCMD | command
+GIT_SSH_COMMAND GIT_SSH RSYNC_RSH SVN_SSH CVS_RSH BORG_RSH | transport
+GIT_EXTERNAL_DIFF GIT_ASKPASS | command
+PAGER MANPAGER GIT_PAGER SYSTEMD_PAGER PSQL_PAGER AWS_PAGER BAT_PAGER DELTA_PAGER GH_PAGER GLAB_PAGER HGPAGER | pager
+LESSOPEN LESSCLOSE | command
+EDITOR VISUAL GIT_EDITOR GIT_SEQUENCE_EDITOR SUDO_EDITOR SYSTEMD_EDITOR KUBE_EDITOR HGEDITOR | editor
+SVN_EDITOR FCEDIT PSQL_EDITOR GH_EDITOR | editor
+BROWSER GH_BROWSER | browser
+SSH_ASKPASS SUDO_ASKPASS HGMERGE FZF_DEFAULT_COMMAND | command
+BORG_PASSCOMMAND RESTIC_PASSWORD_COMMAND RCLONE_PASSWORD_COMMAND TEXEDIT NULLCMD READNULLCMD | command
 npm_config_script_shell npm_config_git npm_config_editor NPM_CONFIG_SCRIPT_SHELL NPM_CONFIG_GIT CONFIG_SHELL | command
 MAKE GIT_PROXY_COMMAND | command
 CC CXX CPP LD AR AS FC RANLIB STRIP LEX YACC PKG_CONFIG RUSTC RUSTDOC CARGO_BUILD_RUSTC* | tool
 RUSTC_WRAPPER RUSTC_WORKSPACE_WRAPPER CARGO_TARGET_*_RUNNER CARGO_TARGET_*_LINKER CCACHE_PREFIX | tool
 CMAKE_C_COMPILER_LAUNCHER CMAKE_CXX_COMPILER_LAUNCHER | tool
-PYTHONSTARTUP PSQLRC INPUTRC SCREENRC GIT_CONFIG_GLOBAL GIT_CONFIG_SYSTEM GIT_CONFIG GIT_TEMPLATE_DIR | file
+SHELL PYTHONSTARTUP PSQLRC INPUTRC SCREENRC GIT_CONFIG_GLOBAL GIT_CONFIG_SYSTEM GIT_CONFIG GIT_TEMPLATE_DIR | file
 R_PROFILE R_PROFILE_USER R_ENVIRON_USER WGETRC PIP_CONFIG_FILE NPM_CONFIG_USERCONFIG npm_config_userconfig | file
+KUBECONFIG AWS_CONFIG_FILE DOCKER_CONFIG BOTO_CONFIG CLOUDSDK_CONFIG | file
 GIT_EXEC_PATH HGRCPATH PHPRC PHP_INI_SCAN_DIR MAKEFILES DOTNET_STARTUP_HOOKS | file
 OPENSSL_CONF ZDOTDIR IPYTHONDIR JUPYTER_CONFIG_DIR VIMRUNTIME MYVIMRC LESSKEY LESSKEYIN RIPGREP_CONFIG_PATH | file
 PYTHONHOME PYTHONUSERBASE NODE_PATH PERLLIB PERL5LIB RUBYLIB PYTHONPATH LUA_PATH LUA_CPATH CLASSPATH | search
@@ -209,8 +215,25 @@ PIP_INDEX_URL PIP_EXTRA_INDEX_URL UV_INDEX_URL UV_DEFAULT_INDEX UV_INDEX UV_EXTR
 NPM_CONFIG_REGISTRY npm_config_registry YARN_REGISTRY YARN_NPM_REGISTRY_SERVER | index
 """
 
+EXPECTED: dict[str, frozenset[str]] = {
+    "pager": name_set(
+        "less more most cat bat batcat delta diff-so-fancy head tail col sed tee vim nvim view ov moar moor pspg lv w3m"
+    ),
+    "editor": name_set(
+        "vim vi nvim nano pico emacs emacsclient code codium cursor zed hx helix micro kak joe ne subl gedit "
+        "kate mate ed ex "
+        "true : cat echo touch sed perl cp git notepad idea pycharm webstorm"
+    ),
+    "transport": name_set("ssh plink autossh tsh"),
+    "browser": name_set(
+        "firefox chromium chromium-browser google-chrome chrome brave safari open xdg-open none w3m lynx links "
+        "echo true cat wslview"
+    ),
+}
+"""What the variables of each kind usually name; anything else that they run is asked about."""
 OFFICIAL_INDEX = re.compile(
-    r"(?!\w+://)|https://(?:pypi\.org|test\.pypi\.org|registry\.npmjs\.org|registry\.yarnpkg\.com|proxy\.golang\.org)(?:[/,|]|$)"
+    r"(?!\w+://)|https://(?:pypi\.org|test\.pypi\.org|registry\.npmjs\.org|registry\.yarnpkg\.com|proxy\.golang\.org|download\.pytorch\.org"
+    r"|rubygems\.org|jsr\.io|npm\.jsr\.io|npm\.pkg\.github\.com|pypi\.nvidia\.com|pypi\.ngc\.nvidia\.com|data\.pyg\.org)(?:[/,|]|$)"
     r"|https?://(?:localhost|127\.)"
 )
 """Where packages may come from without a question."""

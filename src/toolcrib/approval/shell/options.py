@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord
@@ -99,6 +101,24 @@ def _cluster(
     if len(text) > 2:
         result.options.append((text, None))
     return 0
+
+
+def option_values(words: list[ExpandedWord], names: tuple[str, ...]) -> list[ExpandedWord]:
+    """The values of some options in all spellings: `-c x`, `-cx`, `--command=x`, or at the end of a cluster."""
+    found: list[ExpandedWord] = []
+    for number, word in enumerate(words):
+        text = word.text
+        for name in names:
+            if text == name or (len(name) == 2 and re.fullmatch(rf"-[A-Za-z]{{0,6}}{name[1]}", text)):
+                found.extend(words[number + 1 : number + 2])
+            elif text.startswith(name + "="):
+                found.append(word.with_text(text[len(name) + 1 :]))
+            elif len(name) == 2 and text.startswith(name) and len(text) > 2 and not text.startswith("--"):
+                found.append(word.with_text(text[2:]))
+            else:
+                continue
+            break
+    return found
 
 
 def may_be_option(field_: ExpandedWord) -> bool:

@@ -89,8 +89,10 @@ def literal_output(call: CommandCall) -> StreamData:
         return StreamData((call.state.cwd or ".") + "\n") if call.state.cwd_known else StreamData(None)
     if call.program in ("true", "false", ":", "cd", "export", "set", "sleep", "wait", "mkdir", "rm", "test", "["):
         return NOTHING
-    if call.program in ENVIRONMENT_PRINTERS and prints_environment(call):
+    if (call.program in ENVIRONMENT_PRINTERS and prints_environment(call)) or PRINTS_KEYS.match(call.text):
         return StreamData(None, Origin.SECRET)
+    if call.program in PACKS and packs_to_output(call):
+        return StreamData(None, Origin.PROGRAM | Origin.ARCHIVE)
     if call.program in LISTERS or (call.program == "git" and call.words[:1] and call.words[0].text == "ls-files"):
         return StreamData(None, Origin.PROGRAM | Origin.LISTED)
     if call.program == "git" and len(call.words) > 0 and call.words[0].text in ("show", "log", "diff"):
@@ -102,6 +104,25 @@ def literal_output(call: CommandCall) -> StreamData:
 
 
 ENVIRONMENT_PRINTERS = name_set("env printenv declare typeset set export")
+
+
+PRINTS_KEYS = re.compile(
+    r"\s*(?:aws ecr get-login-password|docker inspect\b.*\bEnv\b|(?:pbpaste|wl-paste|xclip\b.*\s-o|xsel\b.*\s-?-o)\b"
+    r"|git credential\b|docker-credential-\w+)"
+)
+"""Commands that print a key, the variables of a program, or what was copied last."""
+PACKS = name_set("tar gtar bsdtar zip 7z 7za cpio git")
+
+
+def packs_to_output(call: CommandCall) -> bool:
+    """True for an archive of many files that goes to the next program."""
+    texts = [word.text for word in call.words]
+    if call.program == "git":
+        return texts[:1] in (["archive"], ["bundle"])
+    if call.program in ("tar", "gtar", "bsdtar"):
+        creates = any(re.fullmatch(r"-?[A-Za-z]*c[A-Za-z]*|--create", text) for text in texts[:2])
+        return creates and ("-" in texts or not call.arguments.has("-f", "--file"))
+    return "-" in texts or "-so" in texts or call.program == "cpio"
 
 
 def prints_environment(call: CommandCall) -> bool:

@@ -38,7 +38,7 @@ DEEP_SYSTEM_ROOTS = re.compile(
 )
 SYSTEM_FILES = re.compile(
     r"/(?:etc|boot|usr(?!/local/(?:src|share/[^/]+))|bin|sbin|lib\w*|sys|proc|root|System|Library|Windows"
-    r"|var/(?:lib|spool|mail|db|backups|named|yp|root|at|cron)|opt/[^/]+/etc|private/etc|dev(?!/(?:null|zero|stdout|stderr|"
+    r"|var/(?:lib|spool|mail|db|backups|named|yp|root|at|cron|log/(?:[wbu]tmp|lastlog|faillog|auth\.log|secure|audit|journal))|opt/[^/]+/etc|private/etc|dev(?!/(?:null|zero|stdout|stderr|"
     r"stdin|tty|fd|shm|full|random|urandom|ptmx|pts)\b))(?:/|$)"
 )
 DISK = re.compile(
@@ -52,7 +52,7 @@ SECRET_DIRECTORY = re.compile(
     r"/\.(?:ssh/(?:id_|identity|\*)|ssh/?$|aws/(?:credentials|config|sso|cli/cache)|aws/?$|kube(?:/config)?$"
     r"|docker/config\.json$|gnupg(?:/|$)|config/(?:gcloud|gh/hosts\.yml|op|doctl|rclone)|azure(?:/|$)"
     r"|password-store(?:/|$)|local/share/keyrings|terraform\.d/credentials|(?:toolcrib|hermes)/(?:\.env$|auth\.json$"
-    r"|mcp_tokens(?:/|$)|serve(?:/|$)))"
+    r"|approvals\.jsonl|(?:sessions|cron)\.db|mcp_tokens(?:/|$)|serve(?:/|$)))"
 )
 """Searched for in the whole path with a leading slash; every alternative starts with the same two characters."""
 OWN_TOKENS = ("/serve/token", "/serve/tokens.json")
@@ -265,6 +265,14 @@ def is_secret(path: str) -> bool:
         or holds_ssh_key("/" + path)
     )
     return bool(found) and not PUBLIC.search(path)
+
+
+def is_own_record(path: str, state: ShellState) -> bool:
+    """True for the log of decisions and the stored sessions, wherever our home is."""
+    return path.rpartition("/")[2] in OWN_RECORDS and path in state.own
+
+
+OWN_RECORDS = name_set("approvals.jsonl sessions.db sessions.db-wal cron.db cron.db-wal")
 
 
 def holds_ssh_key(path: str) -> bool:

@@ -9,10 +9,11 @@ from toolcrib.approval.paths import is_inside
 from toolcrib.approval.shell.command_options import HALF_KNOWN, judge_options, judge_unlisted
 from toolcrib.approval.shell.handlers.wrappers import RUNNERS, WRAPPERS
 from toolcrib.approval.shell.judge import RUN_LATER
+from toolcrib.approval.shell.local_services import judge_connection
 from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, name_set
 from toolcrib.approval.shell.option_table import READS_OPTIONS
 from toolcrib.approval.shell.options import parse_arguments
-from toolcrib.approval.shell.paths import is_protected, reached, resolve
+from toolcrib.approval.shell.paths import is_protected, place, reached, resolve
 from toolcrib.approval.shell.rules.base import SPECS, CommandCall
 from toolcrib.approval.shell.runner import CommandLocation, Runner
 from toolcrib.approval.shell.state import ShellState
@@ -87,9 +88,39 @@ MAX_LOOKED_AT = 400
 def judge_words(runner: Runner, call: CommandCall, site: CommandLocation, *, handled: bool) -> None:
     """Judge the words of a command beyond its rules: what they run, what they may change, and what nobody knows."""
     judge_options(runner, call, site)
+    judge_connection(runner, call, site)
     judge_protected(runner, call, site)
+    if call.program in STARTS_WITH_FILES and not CONFIG_FOLDERS.isdisjoint(call.state.variables):
+        judge_start_files(runner, call, site)
     if (not handled or call.program in HALF_KNOWN) and call.program not in READERS:
         judge_unlisted(runner, call, site)
+
+
+def judge_start_files(runner: Runner, call: CommandCall, site: CommandLocation) -> None:
+    """Report a program that is made to read its start-up files from a folder where anybody may have put them."""
+    logs_in = call.program == "zsh" or any(
+        re.fullmatch(r"-[A-Za-z]*[il][A-Za-z]*|--login", word.text) for word in call.words[:4]
+    )
+    for name in CONFIG_FOLDERS:
+        folder = call.state.variables.get(name, [ExpandedWord("")])[0]
+        path = reached(folder, call.state) if folder.text else ""
+        if not path or path == call.state.home:
+            continue
+        if call.program in SHELLS_THAT_START and not logs_in:
+            continue
+        if call.program in SHELLS_THAT_START or place(f"{path}/x", call.state) == "temporary":
+            shown = path.replace(UNKNOWN, "…")
+            runner.report("unknown_code", f"makes {call.program} run its start-up files from {shown}", site)
+
+
+CONFIG_FOLDERS = name_set("HOME XDG_CONFIG_HOME XDG_DATA_HOME XDG_CONFIG_DIRS")
+SHELLS_THAT_START = name_set("sh bash zsh ksh dash fish csh tcsh")
+STARTS_WITH_FILES = SHELLS_THAT_START | name_set(
+    "git vim nvim vi emacs tmux screen psql mysql sqlite3 gdb lldb less ssh scp sftp rsync mutt irb pry "
+    "ipython python python3 R Rscript "
+    "direnv mise hg tig lazygit"
+)
+"""Programs that run commands from files in the home or the config folder when they start."""
 
 
 def judge_protected(runner: Runner, call: CommandCall, site: CommandLocation) -> None:
@@ -108,6 +139,8 @@ def judge_protected(runner: Runner, call: CommandCall, site: CommandLocation) ->
     if state.cwd != state.start and call.program not in READERS and in_protected_folder(call):
         reason = f"runs {call.program} in {state.cwd}, which the user's programs run or read commands from"
         runner.report("system_config", reason, site, paths=(state.cwd,))
+    if call.program in UNPACKERS and unpacks_anywhere(call):
+        runner.report("system_config", "unpacks files to wherever the archive says", site)
     if copies_over_home(call) or (call.program in UNPACKERS and unpacks_over_home(call)):
         does = "unpacks" if call.program in UNPACKERS else "copies files of any name"
         runner.report(
@@ -262,7 +295,22 @@ def unpacks_over_home(call: CommandCall) -> bool:
     folders = [resolve(each, state) for each in given if each]
     if not folders:
         return state.cwd == state.home and state.start != state.home
-    return any(folder == state.home + end for folder in folders for end in HOLDS_PROTECTED)
+    return any(folder == state.home + end for folder in folders for end in HOLDS_PROTECTED) or any(
+        place(folder, state) in ("root", "system_root", "system", "home") for folder in folders
+    )
+
+
+def unpacks_anywhere(call: CommandCall) -> bool:
+    """True for an archive whose absolute paths are kept."""
+    if call.program in ("tar", "bsdtar", "gtar"):
+        absolute = call.arguments.has("-P", "--absolute-names", "--absolute-paths") or any(
+            re.fullmatch(r"[a-zA-Z]*P[a-zA-Z]*", word.text) for word in call.words[:1]
+        )
+        return absolute and unpacks(call)
+    if call.program in ("cpio", "pax"):
+        extracts = any(re.fullmatch(r"-[a-zA-Z]*[ir][a-zA-Z]*|--extract", word.text) for word in call.words)
+        return extracts and any(word.text.startswith(("--absolute", "--no-preserve-root_")) for word in call.words)
+    return False
 
 
 def copies_over_home(call: CommandCall) -> bool:

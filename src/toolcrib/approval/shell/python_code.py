@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import re
 import warnings
+from dataclasses import replace
 
 from toolcrib.approval.shell.judge import judge_write
+from toolcrib.approval.shell.local_services import judge_service_code
 from toolcrib.approval.shell.model import MAX_PATH, UNKNOWN, ExpandedWord, name_set
 from toolcrib.approval.shell.paths import ENV_FILE, is_protected, is_secret, place, reached
 from toolcrib.approval.shell.python_constants import ConstantReader
@@ -60,6 +62,8 @@ LOADS_FILE = name_set(
     "runpy.run_path runpy.run_module imp.load_source imp.load_module importlib.util.spec_from_file_location "
     "importlib.machinery.SourceFileLoader execfile"
 )
+CHANGES_FOLDER = name_set("os.chdir os.fchdir contextlib.chdir posix.chdir")
+UNPACKS_OVER = frozenset({"root", "home", "system_root", "system", "home_config", "secret"})
 UNPACKS = name_set("pickle.load pickle.loads marshal.loads dill.load cloudpickle.load")
 COPIES = name_set(
     "shutil.move shutil.copy shutil.copyfile shutil.copy2 shutil.copytree os.rename os.replace os.symlink os.link"
@@ -108,6 +112,7 @@ def judge_python(runner: Runner, code: str, call: CommandCall, site: CommandLoca
         if SUSPICIOUS.search(code):
             runner.report("unknown_code", "runs Python code that cannot be analysed", site)
         return
+    judge_service_code(runner, code, call, site)
     reader = _Reader(runner, call, site)
     try:
         reader.visit(tree)
@@ -199,12 +204,35 @@ class _Reader(ConstantReader):
         imported = self.constant(node.args[0]) if name in IMPORTS and node.args else None
         if isinstance(imported, str):
             self.judge_import("toolcrib.__main__" if (name, imported) == ("runpy.run_module", "toolcrib") else imported)
+        self.follow_folder(name, node)
         self.judge_call(name, node)
+        self.judge_unpacking(name, node)
         self.judge_passed_on(node)
         if not READS.search(name):
             self.judge_protected(node)
         self.generic_visit(node)
         self.depth -= 1
+
+    def follow_folder(self, name: str, node: ast.Call) -> None:
+        """Follow a change of the current folder, which later relative paths are relative to."""
+        if name not in CHANGES_FOLDER or not node.args:
+            return
+        folder = self.constant(node.args[0])
+        state = self.call.state.copy()
+        state.cwd_known = isinstance(folder, str) and UNKNOWN not in folder
+        state.cwd = self.path(folder) if isinstance(folder, str) else state.cwd
+        self.call = replace(self.call, state=state)
+
+    def judge_unpacking(self, name: str, node: ast.Call) -> None:
+        """Report an archive that is unpacked where its files may replace what the user's programs run."""
+        if not name.endswith((".extractall", ".unpack_archive")):
+            return
+        given = node.args[1:2] if name == "shutil.unpack_archive" else node.args[:1]
+        named = [each.value for each in node.keywords if each.arg in ("path", "extract_dir")]
+        folder = self.constant((given or named)[0]) if given or named else "."
+        path = self.path(folder) if isinstance(folder, str) else ""
+        if path and place(path, self.call.state) in UNPACKS_OVER:
+            self.runner.report("system_config", f"unpacks files of any name into {path}", self.site, paths=(path,))
 
     def judge_lookup(self, name: str, node: ast.Call) -> None:
         """Report functions that are looked up in a way that hides which one is called."""

@@ -19,11 +19,12 @@ ITEM = 50
 FROM_STAR = {
     "os": name_set(
         "system popen remove unlink rmdir removedirs rename replace kill killpg chmod truncate symlink fork "
+        "chdir fchdir "
         "execv execve "
         "execvp execvpe execl execlp execle spawnl spawnv spawnlp spawnvp posix_spawn environ"
     ),
     "subprocess": name_set("run call check_call check_output Popen getoutput getstatusoutput"),
-    "shutil": name_set("rmtree move copy copy2 copyfile copytree"),
+    "shutil": name_set("rmtree move copy copy2 copyfile copytree unpack_archive"),
     "pathlib": name_set("Path PosixPath"),
     "ctypes": name_set("CDLL cdll PyDLL"),
     "pty": name_set("spawn"),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from toolcrib.approval.shell.judge import judge_write
+from toolcrib.approval.shell.local_services import judge_service_code
 from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, Origin, Severity, StreamData, name_set
 from toolcrib.approval.shell.paths import is_protected, is_secret, place, reached, resolve
 from toolcrib.approval.shell.rules import BY_PROGRAM
@@ -35,6 +36,8 @@ DELETES = re.compile(
     r"array_map\(\s*['\"]unlink|Remove-Item|Directory\.Delete|RemoveDirectory|"
     r"Deno\.remove(?:Sync)?\([^)]{0,200}recursive|Dir\.glob.{0,200}(?:delete|unlink)|"
     r"\.rm\([^)]{0,200}recursive|find\(\s*sub\s*\{[^}]{0,200}unlink|Dir\[.{0,200}(?:delete|unlink)|delete-directory|File\.rm_rf|\bdelete\([^)]{0,200},\s*['\"]rf|file\s+delete\s+-force|"
+    r"removeItem|removeFile|deleteDirectory|deleteRecursively|deltree|remove_dir_all|removeDirectoryRecursive|del_dir_r|"
+    r"fs/promises['\"]\)\.rm\b|(?:glob|readdir|listdir|lines|entries|popen)\b.{0,200}\b(?:unlink|os\.remove|File\.delete|rm)\b|"
     r"rm\([^)]{0,200}recursive\s*=\s*true|unlink\([^)]{0,200}recursive\s*=\s*T)"
 )
 NETWORK_SHELL = re.compile(
@@ -115,7 +118,13 @@ LOADS_FOREIGN = re.compile(
     r"\b(?:fork|require|import|include|include_once|require_once|load|dofile|source|do|Worker|run_path)\b\s*\(?\s*['\"]"
     r"((?:/tmp|/var/tmp|/dev/shm|https?:/)/[^'\"]*)"
 )
+NATIVE = re.compile(
+    r"\bprocess\.dlopen\b|['\"](?:ffi-napi|ref-napi|koffi|bun:ffi|ffi)['\"]|\bDeno\.dlopen\b|\bFiddle\b|\bDynaLoader\b|\bsyscall\s*\(|\bFFI::"
+    r"|\bpackage\.loadlib\b|\bdl_open\b|\bdyn\.load\b|\bccall\s*\("
+)
+"""What loads or calls native code, which nothing here can read."""
 LOGIN_ITEM = re.compile(r"login item|keystroke|key code")
+APPLE_DELETES = re.compile(r"\b(?:delete|empty (?:the )?trash|erase|move .+ to (?:the )?trash)\b")
 WORD_LIST = re.compile(r"\bqw\s*[({\[/<]([^)}\]/>]{1,400})")
 CHANGES_FILES = re.compile(
     r"(?<![=\-])>(?!=)|\b(?:\w*[wW]rite\w*|append\w*|copy\w*|cp\w*|rename\w*|move\w*|mv|sym_?link\w*|link\w*|unlink\w*|delete\w*"
@@ -160,6 +169,8 @@ def judge_script_code(runner: Runner, language: str, code: str, call: CommandCal
         runner.report("remote_code", "evaluates code that was fetched or decoded", site)
     if SENDS.search(code) and PRIVATE_FILES.search(code):
         runner.report("exfiltration", "sends a secret over the network", site)
+    if NATIVE.search(code):
+        runner.report("unknown_code", "calls native code, which cannot be analysed", site)
     if ORM_DELETES.search(code):
         runner.report("sql", "deletes every row of a table", site)
     for statement in SQL_TEXT.finditer(code):
@@ -171,6 +182,7 @@ def judge_script_code(runner: Runner, language: str, code: str, call: CommandCal
     if language in ("pwsh", "powershell") and POWERSHELL_ENCODED.match(code):
         runner.report("remote_code", "runs encoded PowerShell", site)
     _judge_files(runner, code, call, site)
+    judge_service_code(runner, code, call, site)
 
 
 def _run_commands(runner: Runner, language: str, code: str, call: CommandCall, site: CommandLocation) -> bool:
@@ -229,6 +241,8 @@ def _judge_literals(runner: Runner, code: str, call: CommandCall, site: CommandL
         runner.report("remote_code", f"runs the code in {foreign.group(1)[:80]}", site)
     if call.program == "osascript" and LOGIN_ITEM.search(code):
         runner.report("system_config", "types into other programs, or starts a program at every login", site)
+    if call.program == "osascript" and APPLE_DELETES.search(code):
+        runner.report("recursive_delete", "deletes something through another program", site)
     for words in WORD_LIST.findall(code):
         literals += [words]
     if STARTS_PROCESSES.search(code):

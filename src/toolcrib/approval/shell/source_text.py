@@ -1,4 +1,4 @@
-"""Shell text before it is split into words: line continuations, the escapes of `$'…'`, and the reading budget."""
+"""Shell text around words: line continuations, here-documents, the escapes of `$'…'`, and the reading budget."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 import msgspec
 
 from toolcrib.approval.shell.model import MAX_DEPTH, MAX_HEREDOCS, MAX_TOKENS, NotUnderstood
-from toolcrib.approval.shell.syntax import SyntaxNode
+from toolcrib.approval.shell.syntax import LiteralText, SyntaxNode, Word, WordPart
 
 CONTINUATION = re.compile(r"(?<!\\)(?:\\\\)*+\\\n")
 ANSI_PIECE = re.compile(
@@ -18,7 +18,36 @@ ANSI_PIECE = re.compile(
 )
 ANSI_ESCAPES = {"a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 ANSI_LITERAL = "\\'\"?"
+LINE_TABS = re.compile(r"(?<=\n)\t+")
 PLACEHOLDER = "\x00\x01"
+
+
+class Heredoc(msgspec.Struct):
+    """A here-document whose body is still to be read."""
+
+    delimiter: str
+    quoted: bool
+    strip_tabs: bool
+    target: Word
+
+    def body_end(self, source: str, start: int, end: int, *, nested: bool) -> tuple[int, int]:
+        """Where the body ends, and where the text continues."""
+        if "\n" in self.delimiter:
+            return end, end  # No line can equal it.
+        line = (r"\t*" if self.strip_tabs else "") + re.escape(self.delimiter)
+        # In `$(…)` the line with the delimiter may also hold the closing parenthesis.
+        rest = r"(?:\n|\Z|(?=[^\n]*\)))" if nested else r"(?:\n|\Z)"
+        ending = re.compile(line + rest).match(source, start, end)
+        ending = ending or re.compile(r"(?<=\n)" + line + rest).search(source, start, end)
+        return (ending.start(), ending.end()) if ending else (end, end)
+
+
+def without_tabs(part: WordPart, start: int) -> WordPart:
+    """A part of a `<<-` here-document without the leading tabs of its lines."""
+    if not isinstance(part, LiteralText):
+        return part
+    text = LINE_TABS.sub("", part.text)
+    return LiteralText(text.lstrip("\t") if part.start == start else text, True, part.start, part.end)
 
 
 class Budget(msgspec.Struct):

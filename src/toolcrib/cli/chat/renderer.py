@@ -1,9 +1,15 @@
-"""Text on a terminal: splits streamed Markdown into blocks, and renders Rich objects in the colours of a theme."""
+"""Text on a terminal: splits streamed Markdown into blocks, and renders Rich objects in the colours of a theme.
+
+The theme follows the background: a variable may name it, else the terminal is asked.
+"""
 
 from __future__ import annotations
 
 import io
+import os
 import re
+import select
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from rich.console import Console, RenderableType
@@ -38,6 +44,12 @@ LIGHT_THEME = Theme({**_STYLES, **_DARKER, "markdown.code": _DARKER["cyan"]})
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 _PADDING = re.compile(r" +((?:\x1b\[[0-9;]*m)*)$")
 MIN_COLUMNS = 20
+_BACKGROUND = re.compile(
+    r"\x1b\]11;rgba?:([0-9a-f]{1,4})/([0-9a-f]{1,4})/([0-9a-f]{1,4})[^\x07\x1b]*(?:\x07|\x1b\\)", re.I
+)
+_BEGUN_ANSWER = re.compile(r"\x1b\](?:1(?:1(?:;[^\x07\x1b]*\x1b?)?)?)?$")
+LATE_ANSWER_SECONDS = 0.1
+CHUNK_BYTES = 1024
 
 
 class BlockStream:
@@ -193,3 +205,45 @@ class TerminalRenderer:
 
 def _is_empty(line: str) -> bool:
     return not _STYLE.sub("", line).strip()
+
+
+class BackgroundQuestion:
+    """Asks the terminal for its background colour, and takes the answer out of what is typed, whenever it comes."""
+
+    def __init__(self, answered: Callable[[ThemeName], None]) -> None:
+        self._answered = answered
+        self._begun = ""
+        self.is_open = False
+
+    def take(self, typed: str) -> str:
+        """What was typed, without the answer."""
+        if not self.is_open:
+            return typed
+        typed, self._begun = self._begun + typed, ""
+        found = _BACKGROUND.search(typed)
+        if found:
+            self.is_open = False
+            red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in found.groups())
+            self._answered("light" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "dark")
+            return typed[: found.start()] + typed[found.end() :]
+        begun = _BEGUN_ANSWER.search(typed)
+        if begun:
+            self._begun = begun[0]
+            return typed[: begun.start()]
+        return typed
+
+    def wait(self, descriptor: int) -> None:
+        """Take an answer that is on its way, so that it doesn't reach the next program; call it in raw mode."""
+        while self.is_open and select.select([descriptor], [], [], LATE_ANSWER_SECONDS)[0]:
+            data = os.read(descriptor, CHUNK_BYTES)
+            if not data:
+                return
+            self.take(data.decode("utf-8", "replace"))
+
+
+def theme_of_variables(environ: Mapping[str, str]) -> ThemeName | None:
+    """The theme for the background that COLORFGBG names; None if it names none."""
+    background = environ.get("COLORFGBG", "").rpartition(";")[2]
+    if not background.isdigit():
+        return None
+    return "light" if background in ("7", "15") else "dark"

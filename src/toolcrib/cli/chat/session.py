@@ -157,6 +157,8 @@ class ChatSession:
         self._frontend = frontend
         self._asker = asker
         self._jobs: asyncio.Queue[Job] = asyncio.Queue()
+        self._runs: set[Job] = set()
+        """The jobs, waiting or at work, in which the agent runs; the others are commands."""
         self._idle = asyncio.Event()
         self._idle.set()
         self._tasks: asyncio.TaskGroup | None = None
@@ -213,6 +215,7 @@ class ChatSession:
             began = time.monotonic()
             self._idle.clear()
             self._show_error(await self._do(job))
+            self._runs.discard(job)
             self.status.activity.end()
             self.status.stopped()
             for text in self.agent.drop_steering():
@@ -251,7 +254,8 @@ class ChatSession:
             answer = self._asker.take(text)
             if answer:
                 self.screen.echo(answer)
-            return
+            if answer or self._asker.is_attended:
+                return
         if not text.strip():
             return
         if text.lstrip().startswith("!") and text.strip("! \n"):
@@ -272,7 +276,7 @@ class ChatSession:
     def _run_own(self, text: str) -> None:
         """Run a command that the person typed after `!`."""
         self.screen.echo(text)
-        if self.is_working:
+        if self._runs:
             self.screen.say("The command has to wait until the agent is done; type /stop to stop it.")
             return
         self._put(lambda: run_own_command(self, text.lstrip()[1:].strip()))
@@ -281,6 +285,14 @@ class ChatSession:
         await self._idle.wait()
         while self._asides:
             await asyncio.wait(self._asides)
+
+    async def wants_line(self) -> None:
+        waits = [asyncio.ensure_future(one) for one in (self.settled(), self._asker.wants_line.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waits:
+                one.cancel()
 
     def interrupt(self) -> None:
         now = time.monotonic()
@@ -409,7 +421,8 @@ class ChatSession:
             aside = self._tasks.create_task(self._run_aside(command, rest))
             self._asides.add(aside)
             aside.add_done_callback(self._asides.discard)
-        elif not self.is_working:
+        elif not self._runs:
+            # Another command may still be at its end, although its result is on the screen already.
             self._put(lambda: command.run(self, rest))
         else:
             self.screen.say(f"/{command.name} has to wait until the agent is done; type /stop to stop it.")
@@ -430,12 +443,19 @@ class ChatSession:
         # Shown at once: the first request imports an SDK, and nothing is drawn meanwhile.
         self.status.activity.begin(THINKING)
         self.screen.echo(text)
-        self._put(lambda: self._ask(text))
+        self._put_run(text)
 
     def _go_on(self, text: str) -> None:
         """Ask the agent what follows from an answer that is on the screen already."""
         self.status.activity.begin(THINKING)
-        self._put(lambda: self._ask(text))
+        self._put_run(text)
+
+    def _put_run(self, text: str) -> None:
+        def job() -> Awaitable[None]:
+            return self._ask(text)
+
+        self._runs.add(job)
+        self._put(job)
 
     async def _ask(self, text: str) -> None:
         await self._notifications.before_turn()

@@ -21,12 +21,14 @@ from toolcrib.cli.chat.picker import PickerRow
 from toolcrib.cli.chat.slash import Chat, SlashCommand, table
 from toolcrib.cli.chat.summary import replay
 from toolcrib.cli.chat.symbols import short_count
+from toolcrib.cli.commands.sessions_export import write_export
 from toolcrib.cli.output import clean, local_time, one_line, plural, short_path
 from toolcrib.config.environment import environment
 from toolcrib.core.errors import SessionError, UsageError
 from toolcrib.core.messages import Message
 from toolcrib.core.types import ToolResult
 from toolcrib.providers.model_options import ModelOption, chosen_model, model_choices
+from toolcrib.sessions.export import as_markdown, as_openai, masked, read_transcript
 from toolcrib.sessions.records import Session
 
 SHOWN_SESSIONS = 15
@@ -223,10 +225,6 @@ def complete_models(chat: Chat) -> Iterable[str]:
 
 
 async def export(chat: Chat, name: str) -> None:
-    # Few chats are exported, and every chat would wait for these at its start.
-    from toolcrib.cli.commands.sessions_export import write_export  # noqa: PLC0415
-    from toolcrib.sessions.export import as_markdown, as_openai, masked, read_transcript  # noqa: PLC0415
-
     session_id = chat.agent.session_id
     path = _export_path(chat.folder, name or f"{session_id}.md")
     if path.suffix not in (".md", ".markdown", ".json"):

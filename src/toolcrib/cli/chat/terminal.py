@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import codecs
 import os
-import re
 import select
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
@@ -42,7 +41,7 @@ from rich.text import Text
 from toolcrib.cli.chat.frontend import InputListener, forward_signals
 from toolcrib.cli.chat.input import chat_keys, edit_in_editor
 from toolcrib.cli.chat.picker import Picker, PickerRow, picker_application
-from toolcrib.cli.chat.renderer import TerminalRenderer, ThemeName
+from toolcrib.cli.chat.renderer import BackgroundQuestion, TerminalRenderer, ThemeName, theme_of_variables
 from toolcrib.cli.chat.status import FRAMES_PER_SECOND, MAX_STATUS_COLUMNS, Status
 from toolcrib.cli.output import one_line
 from toolcrib.config.agent_settings import ChatSettings
@@ -85,12 +84,7 @@ STYLES: dict[ThemeName, Style] = {
 NOTIFYING_TERMINALS = frozenset({"iTerm.app", "WezTerm", "ghostty", "WarpTerminal"})
 """What TERM_PROGRAM says in terminals that show OSC 9 as a notification."""
 ASK_BACKGROUND = "\x1b]11;?\x1b\\"
-_BACKGROUND = re.compile(
-    r"\x1b\]11;rgba?:([0-9a-f]{1,4})/([0-9a-f]{1,4})/([0-9a-f]{1,4})[^\x07\x1b]*(?:\x07|\x1b\\)", re.I
-)
-_BEGUN_ANSWER = re.compile(r"\x1b\](?:1(?:1(?:;[^\x07\x1b]*\x1b?)?)?)?$")
 ANSWERING_TERMINALS = ("xterm", "tmux", "screen", "rxvt", "alacritty", "foot", "wezterm", "ghostty", "konsole", "vte")
-LATE_ANSWER_SECONDS = 0.1
 ESCAPE_SECONDS = 0.2
 """How long Escape waits for Enter, which together insert a new line."""
 MIN_REDRAW_SECONDS = 0.05
@@ -281,48 +275,6 @@ def view_keys(buffer: Buffer, status: Status, tell: Callable[[Callable[[InputLis
 def _rows(text: Callable[[], AnyFormattedText], is_shown: Callable[[], bool]) -> ConditionalContainer:
     window = Window(FormattedTextControl(text), dont_extend_height=True, wrap_lines=False)
     return ConditionalContainer(window, Condition(is_shown))
-
-
-class BackgroundQuestion:
-    """Asks the terminal for its background colour, and takes the answer out of what is typed, whenever it comes."""
-
-    def __init__(self, answered: Callable[[ThemeName], None]) -> None:
-        self._answered = answered
-        self._begun = ""
-        self.is_open = False
-
-    def take(self, typed: str) -> str:
-        """What was typed, without the answer."""
-        if not self.is_open:
-            return typed
-        typed, self._begun = self._begun + typed, ""
-        found = _BACKGROUND.search(typed)
-        if found:
-            self.is_open = False
-            red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in found.groups())
-            self._answered("light" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "dark")
-            return typed[: found.start()] + typed[found.end() :]
-        begun = _BEGUN_ANSWER.search(typed)
-        if begun:
-            self._begun = begun[0]
-            return typed[: begun.start()]
-        return typed
-
-    def wait(self, descriptor: int) -> None:
-        """Take an answer that is on its way, so that it doesn't reach the next program; call it in raw mode."""
-        while self.is_open and select.select([descriptor], [], [], LATE_ANSWER_SECONDS)[0]:
-            data = os.read(descriptor, CHUNK_BYTES)
-            if not data:
-                return
-            self.take(data.decode("utf-8", "replace"))
-
-
-def theme_of_variables(environ: Mapping[str, str]) -> ThemeName | None:
-    """The theme for the background that COLORFGBG names; None if it names none."""
-    background = environ.get("COLORFGBG", "").rpartition(";")[2]
-    if not background.isdigit():
-        return None
-    return "light" if background in ("7", "15") else "dark"
 
 
 class TerminalFrontend:

@@ -136,6 +136,7 @@ class _Lines:
 @click.option("-c", "--continue", "continues", is_flag=True, help="Resume the latest session.")
 @click.option("--quiet", is_flag=True, help="Print only the answer, no progress.")
 @click.option("--json", "as_json", is_flag=True, help="With -q: print each event as a line of JSON.")
+@click.option("--connect", metavar="URL", help="Chat with the agent of a running `toolcrib serve` at this address.")
 @click.option("--dry-run", is_flag=True, help="With -q: print the calls the model requests without running them.")
 def chat(
     prompt: str | None,
@@ -151,6 +152,7 @@ def chat(
     continues: bool,
     quiet: bool,
     as_json: bool,
+    connect: str | None,
     dry_run: bool,
     mode: Mode | None,
 ) -> int:
@@ -170,17 +172,11 @@ def chat(
       git diff | toolcrib chat -q "Review this"
       toolcrib "What does @src/app.py do?"
       toolcrib chat --toolsets web,file --resume
+      toolcrib chat --connect http://127.0.0.1:8642
     """
-    if prompt is not None and query is not None:
-        raise UsageError("a PROMPT and -q are two questions; give one of them, as in `toolcrib chat -q TEXT`")
-    if prompt is not None and not (sys.stdin.isatty() and sys.stdout.isatty() and not (as_json or dry_run)):
-        query, prompt = prompt, None
     if continues and resume not in (None, LATEST):
         raise UsageError("--continue and --resume ID contradict each other; give one of them")
-    if query is None and (as_json or dry_run):
-        raise UsageError("--json and --dry-run need a question, as in `toolcrib chat --json -q TEXT`")
-    if query is not None and not query.strip():
-        raise UsageError("the question is empty; add one, as in `toolcrib chat -q TEXT`")
+    prompt, query = _first_message(prompt, query, needs_question=as_json or dry_run)
     options = ChatOptions(
         query=query,
         prompt=prompt or "",
@@ -197,7 +193,25 @@ def chat(
         dry_run=dry_run,
         mode=mode,
     )
+    if connect is not None:
+        from toolcrib.cli.chat.remote import chat_with_server  # noqa: PLC0415 - few chats need it
+        from toolcrib.cli.server_client import ServerClient  # noqa: PLC0415
+
+        return chat_with_server(options, ServerClient.of_home(load_settings().home, connect))
     return open_chat(options)
+
+
+def _first_message(prompt: str | None, query: str | None, *, needs_question: bool) -> tuple[str | None, str | None]:
+    """What begins a chat, and the question to answer once: at most one of them; raises UsageError."""
+    if prompt is not None and query is not None:
+        raise UsageError("a PROMPT and -q are two questions; give one of them, as in `toolcrib chat -q TEXT`")
+    if prompt is not None and (needs_question or not (sys.stdin.isatty() and sys.stdout.isatty())):
+        query, prompt = prompt, None
+    if query is None and needs_question:
+        raise UsageError("--json and --dry-run need a question, as in `toolcrib chat --json -q TEXT`")
+    if query is not None and not query.strip():
+        raise UsageError("the question is empty; add one, as in `toolcrib chat -q TEXT`")
+    return prompt, query
 
 
 def open_chat(options: ChatOptions) -> int:

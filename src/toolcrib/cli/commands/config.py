@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import click
 
 from toolcrib.cli.group import CommandGroup
 from toolcrib.cli.output import as_config_text, error_line, hint, note, print_json, print_line, print_table
 from toolcrib.cli.runtime import open_runtime, unknown_toolsets
 from toolcrib.config.edit import get_value, set_value, unset_value
-from toolcrib.config.load import BOM, check_settings, load_settings, read_text
-from toolcrib.config.mcp_secrets import without_secrets
+from toolcrib.config.effective import effective_settings, settings_tree
+from toolcrib.config.load import check_settings, load_settings
 from toolcrib.config.paths import find_home
-from toolcrib.config.schema import Setting, file_settings, find_setting, known_keys
-from toolcrib.config.settings import Settings
-from toolcrib.config.yaml_text import parse
+from toolcrib.config.schema import Setting, find_setting, known_keys
 from toolcrib.core.errors import ConfigError, UnknownName
 
 group = CommandGroup("config")
@@ -133,41 +128,12 @@ def show_settings(as_json: bool) -> None:
     Masks secrets written in `mcp_servers`; `config get` prints them.
     """
     settings = load_settings()
-    tree = {name: get_value(settings, name) for name in file_settings(Settings)}
-    tree["mcp_servers"] = without_secrets(tree["mcp_servers"])
     if as_json:
-        print_json(tree)
+        print_json(settings_tree(settings))
         return
-    written = parse(read_text(settings.home).removeprefix(BOM), str(settings.home.config_file)).data or {}
-    defaults = Settings(home=settings.home)
-    rows = [
-        [key, as_config_text(value), _origin(key.split("."), value, written, defaults)]
-        for key, value in _leaves(tree, "")
-    ]
+    rows = [[one.key, as_config_text(one.value), one.origin] for one in effective_settings(settings)]
     print_table(["key", "value", "from"], rows)
     hint("Run `toolcrib config set KEY VALUE` to change a setting.")
-
-
-def _leaves(tree: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for name, value in tree.items():
-        if isinstance(value, dict) and value:
-            yield from _leaves(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
-
-
-def _origin(path: list[str], value: Any, written: Any, defaults: Settings) -> str:
-    inside: Any = written
-    for part in path:
-        if not isinstance(inside, dict):
-            break  # a shorthand: one value stands for the whole section
-        inside = inside.get(part)
-    if inside is not None:
-        return "config.yaml"
-    default: Any = defaults
-    for part in find_setting(".".join(path)).path:
-        default = default.get(part) if isinstance(default, dict) else getattr(default, part, None)
-    return "default" if default == value or default is None else "environment"
 
 
 @group.command("check")

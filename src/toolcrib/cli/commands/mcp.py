@@ -1,11 +1,9 @@
-"""`toolcrib mcp`: lists the MCP servers and their tools, removes servers, and serves our own tools over MCP."""
+"""`toolcrib mcp`: lists the MCP servers and their tools, and removes servers."""
 
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -22,9 +20,7 @@ from toolcrib.cli.output import (
     print_line,
     print_pairs,
     print_table,
-    stdout_reserved,
 )
-from toolcrib.cli.runtime import complete_toolsets
 from toolcrib.config.edit import remove_keys
 from toolcrib.config.env_file import load_env_file, read_env_file, remove_env_value
 from toolcrib.config.environment import environment
@@ -32,7 +28,7 @@ from toolcrib.config.load import load_settings
 from toolcrib.config.mcp_secrets import own_variables, variables_in
 from toolcrib.config.mcp_settings import McpServerSettings
 from toolcrib.config.settings import Settings
-from toolcrib.core.errors import ToolcribError, UnknownName, UsageError
+from toolcrib.core.errors import ToolcribError, UnknownName
 from toolcrib.core.types import JsonObject
 from toolcrib.mcp.client.manager import McpClientManager
 from toolcrib.mcp.client.servers import ServerStatus, is_tool_enabled, read_server
@@ -43,7 +39,6 @@ from toolcrib.registry.registry import ToolRegistry
 if TYPE_CHECKING:
     from toolcrib.mcp.client.connection import Connection
     from toolcrib.mcp.client.tool_list import ToolListing
-    from toolcrib.mcp.server.approvals import ServePolicy
 
 group = CommandGroup("mcp")
 
@@ -55,8 +50,6 @@ STATES = {"waiting": "waiting to retry", "needs_login": "needs login"}
 LIST_CONNECT_SECONDS = 10.0
 TOOLS_CONNECT_SECONDS = 30.0
 MAX_SUMMARY_CHARS = 100
-MIN_TOKEN_CHARS = 16
-LOOPBACK = "127.0.0.1"
 
 
 class UnknownServer(UnknownName):
@@ -430,91 +423,8 @@ def _variables_of(settings: Settings, going: set[str]) -> list[str]:
     return sorted((created - needed) & read_env_file(settings.home.env_file).keys())
 
 
-@group.command("serve")
-@click.option(
-    "--toolsets",
-    metavar="NAMES",
-    shell_complete=complete_toolsets,
-    help="Serve these toolsets, separated by commas; default: those of the chat.",
-)
-@click.option("--http", "port", type=click.IntRange(0, 65535), help="Serve over HTTP on this port; 0 picks a free one.")
-@click.option("--host", help=f"With --http: the address to listen on; default: {LOOPBACK}.")
-@click.option("--token-file", type=click.Path(path_type=Path), help="With --http: read the token from this file.")
-@click.option("--token-env", metavar="NAME", help="With --http: read the token from this variable.")
-@click.option(
-    "--policy",
-    type=click.Choice(["ask", "allow", "deny"]),
-    default="deny",
-    show_default=True,
-    help="What to do about a dangerous call if the client cannot ask its user; ask: ask at this terminal.",
-)
-@click.option(
-    "--workspace",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="The folder to work in; default: the current one.",
-)
-def serve_tools(
-    toolsets: str | None,
-    port: int | None,
-    host: str | None,
-    token_file: Path | None,
-    token_env: str | None,
-    policy: ServePolicy,
-    workspace: Path | None,
-) -> int:
-    """Serve toolcrib's tools over MCP.
-
-    Uses standard input and output, unless --http names a port. Before a dangerous call, the client is asked to get its
-    user's approval; if it cannot, --policy decides. Each client has its own session.
-
-    \b
-    Over HTTP the address is http://127.0.0.1:PORT/mcp, and every request must send the token in the header
-    `Authorization: Bearer TOKEN`. Without --token-file or --token-env, a new token is printed once.
-
-    \b
-    Examples:
-      toolcrib mcp serve --toolsets file,terminal
-      toolcrib mcp serve --http 8765 --token-env MCP_TOKEN
-    """
-    if port is None and (token_file or token_env or host):
-        raise UsageError("a token and a host need HTTP; add `--http PORT`")
-    token, is_new = _token(token_file, token_env) if port is not None else ("", False)
-    try:
-        # Tool files may print while they load, and stdout belongs to the protocol.
-        with stdout_reserved():
-            # Importing the SDK takes a second, and no other command needs it.
-            from toolcrib.cli.commands.mcp_server import build, over_http, over_stdio  # noqa: PLC0415
-
-            server, runtime = build(toolsets, policy, workspace, is_http=port is not None)
-    except ModuleNotFoundError as error:
-        raise UsageError(f"MCP needs more packages ({error}); run `pip install 'toolcrib[mcp]'`") from error
-    try:
-        if port is None:
-            return asyncio.run(over_stdio(server))
-        return asyncio.run(over_http(server, host or LOOPBACK, port, token, token_is_new=is_new))
-    finally:
-        runtime.close()
-
-
-def _token(file: Path | None, variable: str | None) -> tuple[str, bool]:
-    """The token that clients must send, and whether it is new."""
-    if file is not None and variable is not None:
-        raise UsageError("give the token once: either `--token-file` or `--token-env`")
-    if file is None and variable is None:
-        return secrets.token_urlsafe(32), True
-    if file is not None:
-        token, source = file.read_text(encoding="utf-8").strip(), str(file)
-    else:
-        token, source = environment().get(variable or "", "").strip(), str(variable)
-    if len(token) < MIN_TOKEN_CHARS or not token.isascii() or not token.isprintable() or " " in token:
-        raise UsageError(
-            f"the token in {source!r} must be one word of at least {MIN_TOKEN_CHARS} ASCII characters; "
-            "create one with `openssl rand -hex 32`"
-        )
-    return token, False
-
-
 group.lazy("add", "mcp_add:add_servers", "Add an MCP server to the config.")
 group.lazy("test", "mcp_check:test_server", "Test an MCP server and show how to fix it.")
 group.lazy("login", "mcp_login:login", "Log in to an MCP server that requires it.")
 group.lazy("logout", "mcp_login:logout", "Delete the saved login of an MCP server.")
+group.lazy("serve", "mcp_serve:serve_tools", "Serve toolcrib's tools over MCP.", extra="mcp")

@@ -9,6 +9,7 @@ import shlex
 import sys
 import webbrowser
 from collections.abc import AsyncGenerator, Mapping
+from types import ModuleType
 from urllib.parse import parse_qs, urlsplit
 
 import click
@@ -145,10 +146,7 @@ def login(name: str, no_browser: bool, timeout: float) -> int:
     """
     settings = load_settings()
     server = login_server(settings, name)
-    try:
-        asyncio.run(_log_in(server, token_store(server, settings.home), not no_browser, timeout))
-    except ModuleNotFoundError as error:
-        raise UsageError(f"MCP needs more packages ({error}); run `pip install 'toolcrib[mcp]'`") from error
+    asyncio.run(_log_in(server, token_store(server, settings.home), not no_browser, timeout))
     note(f"Logged in to {name!r}.")
     return _show(settings, name)
 
@@ -169,12 +167,9 @@ def login_server(settings: Settings, name: str) -> Server:
 
 
 async def _log_in(server: Server, store: TokenStore, opens_browser: bool, seconds: float) -> None:
-    # Importing the SDK takes a second.
-    from toolcrib.mcp.client.login import log_in  # noqa: PLC0415
-
     async with open_listener(_ports(server, store)) as listener:
         ask = BrowserLogin(server.name, listener, opens_browser=opens_browser, seconds=seconds)
-        await log_in(server, store, ask, listener.redirect_uri)
+        await _oauth().log_in(server, store, ask, listener.redirect_uri)
 
 
 def _ports(server: Server, store: TokenStore) -> list[int]:
@@ -228,10 +223,7 @@ def logout(name: str) -> None:
     if not kept.server:
         require_servers(settings, [name])
     server = read_server(name, replace(configured, url=kept.url, transport="http"), variables)
-    try:
-        was_there, was_told = asyncio.run(_log_out(store, server))
-    except ModuleNotFoundError as error:
-        raise UsageError(f"MCP needs more packages ({error}); run `pip install 'toolcrib[mcp]'`") from error
+    was_there, was_told = asyncio.run(_oauth().log_out(store, server))
     if not was_there:
         note(f"There was no saved login for {name!r}.")
     elif was_told or kept.tokens is None:
@@ -240,8 +232,10 @@ def logout(name: str) -> None:
         note(f"Deleted the login for {name!r} here; it stays valid on the server until it expires.")
 
 
-async def _log_out(store: TokenStore, server: Server) -> tuple[bool, bool]:
-    # Importing the SDK takes a second.
-    from toolcrib.mcp.client.login import log_out  # noqa: PLC0415
-
-    return await log_out(store, server)
+def _oauth() -> ModuleType:
+    """The module that talks to the server; it imports the SDK, which takes a second."""
+    try:
+        from toolcrib.mcp.client import login as oauth  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise UsageError(f"MCP needs more packages ({error}); run `pip install 'toolcrib[mcp]'`") from error
+    return oauth

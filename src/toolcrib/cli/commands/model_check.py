@@ -1,4 +1,7 @@
-"""`toolcrib model test`: does the model answer, how fast, and can it call tools? Set-up and doctor use it too."""
+"""`toolcrib model test`: does the model answer, how fast, and can it call tools? Set-up and doctor use it too.
+
+Doctor also reports what the model needs before it can answer.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from toolcrib.cli.models import (
+    PACKAGES,
+    MissingRequirement,
     complete_providers,
+    context_window,
+    installed_version,
+    megabytes,
     missing_requirement,
+    missing_weights,
 )
 from toolcrib.cli.output import error_line, note, one_line, print_json, print_pairs
 from toolcrib.config.load import load_settings
@@ -24,7 +33,7 @@ from toolcrib.core.messages import RequestedCall, user_message
 from toolcrib.core.models import Delta, ModelError, ModelRequest, ModelResponse, Notice, Provider, Usage
 from toolcrib.core.types import JsonObject
 from toolcrib.definitions.dialects import render
-from toolcrib.providers.choose import ModelChoice, explain_choice
+from toolcrib.providers.choose import ConfiguredModels, ModelChoice, UnknownProvider, explain_choice, explain_named
 from toolcrib.providers.create import create_provider
 
 LONGEST_SECONDS = 60.0
@@ -178,6 +187,110 @@ def _has_city(call: RequestedCall) -> bool:
     except ValueError:
         return False
     return isinstance(arguments, dict) and isinstance(arguments.get("city"), str)
+
+
+class ModelState(Struct, frozen=True, kw_only=True):
+    """The model in use, and what it needs before it can answer."""
+
+    choice: ModelChoice | None
+    missing: MissingRequirement | None
+    key_variable: str = ""
+    has_key: bool = False
+    package: str = ""
+    package_version: str = ""
+    context_window: int = 0
+    weights: str = ""
+    """For the embedded model: whether its weights are downloaded."""
+    is_wanted: bool = False
+    """The config names it, so it is a problem if it cannot answer."""
+    check: ModelCheck | None = None
+    auxiliary_problem: str = ""
+    """What is wrong with the auxiliary model in the config."""
+
+    def lines(self) -> list[str]:
+        if self.choice is None:
+            return ["none available"]
+        named = f"{self.choice.model or 'no model'} (provider: {self.choice.provider}): {self.choice.why}"
+        facts = [f"{self.key_variable} is {'set' if self.has_key else 'missing'}"] if self.key_variable else []
+        if self.package:
+            facts.append(f"package {self.package} {self.package_version or 'is not installed'}")
+        facts += [self.weights] if self.weights else []
+        tried = [f"{self.check}"] if self.check is not None else []
+        lacks = [str(self.missing)] if self.missing is not None and not self.is_wanted else []
+        return [line for line in (named, ", ".join(facts), *tried, *lacks) if line]
+
+    def as_json(self) -> JsonObject:
+        choice = self.choice
+        return {
+            "provider": choice.provider if choice else "",
+            "model": choice.model if choice else "",
+            "why": choice.why if choice else "",
+            "base_url": choice.base_url if choice else "",
+            "context_window": self.context_window,
+            "usable": self.missing is None,
+            "detail": self.missing.what if self.missing else "",
+            "remedy": self.missing.remedy if self.missing else "",
+            "key_variable": self.key_variable,
+            "key_set": self.has_key,
+            "package": self.package,
+            "package_version": self.package_version,
+            "weights": self.weights,
+            "trial": self.check.as_json() if self.check is not None else None,
+        }
+
+
+def inspect_model(settings: Settings, *, online: bool) -> ModelState:
+    """Which model is in use and what it needs; `online` sends it a small request."""
+    is_wanted = bool(settings.model.provider or settings.model.default or settings.model.base_url)
+    try:
+        choice = explain_choice(settings)
+    except UnknownProvider as error:
+        return ModelState(
+            choice=None, missing=MissingRequirement(what=str(error), remedy="`toolcrib model use NAME`"), is_wanted=True
+        )
+    places = ConfiguredModels(settings)
+    preset = places.find(choice.provider)
+    variable, key = places.key(preset)
+    package = PACKAGES.get(preset.protocol, "")
+    missing = missing_requirement(settings, choice)
+    check = None
+    if online and missing is None:
+        try:
+            check = check_reply(settings, choice, note)
+        except ModelError as error:
+            what, _, remedy = str(error).partition("; ")
+            missing, is_wanted = MissingRequirement(what=what, remedy=remedy), True
+    return ModelState(
+        choice=choice,
+        missing=missing,
+        key_variable=variable,
+        has_key=bool(key),
+        package=package,
+        package_version=installed_version(package) if package else "",
+        context_window=context_window(settings, choice),
+        weights=_weights(settings, choice, missing),
+        is_wanted=is_wanted,
+        check=check,
+        auxiliary_problem=_auxiliary_problem(settings),
+    )
+
+
+def _auxiliary_problem(settings: Settings) -> str:
+    for name, wanted in (("auxiliary", settings.auxiliary), ("auxiliary.vision", settings.auxiliary.vision)):
+        try:
+            explain_named(settings, wanted)
+        except UnknownProvider as error:
+            return f"config key {name}.provider: {error}"
+    return ""
+
+
+def _weights(settings: Settings, choice: ModelChoice, missing: MissingRequirement | None) -> str:
+    if choice.provider != "embedded" or missing is not None:
+        return ""
+    weights = missing_weights(settings, choice)
+    if weights is None:
+        return "weights downloaded"
+    return f"weights ({megabytes(weights.bytes)}) will be downloaded on first use"
 
 
 @click.command(name="test")

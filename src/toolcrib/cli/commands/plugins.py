@@ -15,6 +15,7 @@ from toolcrib.config.settings import Settings
 from toolcrib.core.errors import UnknownName
 from toolcrib.core.types import JsonObject
 from toolcrib.plugins.discover import FoundPlugin, discover_all
+from toolcrib.plugins.load import with_outcomes
 
 group = CommandGroup("plugins")
 
@@ -82,9 +83,6 @@ def _with_outcomes(settings: Settings, plugins: list[FoundPlugin]) -> list[Found
     """Load the enabled plugins and add what happened."""
     if settings.safe_mode or not any(plugin.state == "enabled" for plugin in plugins):
         return plugins
-    # Loading imports every tool; commands that load nothing start faster without this module.
-    from toolcrib.plugins.load import with_outcomes  # noqa: PLC0415
-
     return with_outcomes(plugins, open_runtime().loaded_plugins)
 
 

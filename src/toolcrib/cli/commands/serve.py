@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import sys
+import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,15 +14,19 @@ import click
 from msgspec.structs import replace
 
 from toolcrib.api import adopt_runtime
+from toolcrib.cli.commands.serve_install import install
 from toolcrib.cli.group import CommandGroup
 from toolcrib.cli.output import note, stdout_reserved
 from toolcrib.config.environment import environment
+from toolcrib.config.files import OWNER_FILE, replace_file
 from toolcrib.config.load import load_settings
+from toolcrib.config.serve_settings import ServeSettings
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import UsageError
 from toolcrib.registry.default import registry
 
 if TYPE_CHECKING:
+    from toolcrib.serve.login import PageLogins
     from toolcrib.serve.tokens import ServerTokens, TokenScope
 
 TOKEN_VARIABLE = "TOOLCRIB_SERVE_TOKEN"
@@ -32,16 +38,20 @@ LOGGERS = ("uvicorn",)
 @click.option("--host", help="The address to listen on; default: `serve.host`.")
 @click.option("--port", type=click.IntRange(0, 65535), help="The port to listen on; default: `serve.port`.")
 @click.option("--token-file", type=click.Path(path_type=Path), help="Read the owner's token from this file.")
+@click.option("--open", "is_opening", is_flag=True, help="Open the page in a browser, logged in.")
 @click.pass_context
-def serve(ctx: click.Context, host: str | None, port: int | None, token_file: Path | None) -> int | None:
-    """Serve the agent over HTTP.
+def serve(
+    ctx: click.Context, host: str | None, port: int | None, token_file: Path | None, is_opening: bool
+) -> int | None:
+    """Serve the agent over HTTP, with a web page.
 
     Programs talk to it as to OpenAI's API (`/v1`), or by toolcrib's own API (`/api`). Every request needs the token in
-    the header `Authorization: Bearer TOKEN`; `toolcrib serve token` prints it.
+    the header `Authorization: Bearer TOKEN`; `toolcrib serve token` prints it. The page is opened by a link that works
+    once; `toolcrib serve login` prints one.
 
     \b
     Examples:
-      toolcrib serve
+      toolcrib serve --open
       toolcrib serve --port 9000
       toolcrib serve token --new laptop --scope chat
     """
@@ -57,18 +67,19 @@ def serve(ctx: click.Context, host: str | None, port: int | None, token_file: Pa
     tokens = _tokens(settings, token_file)
     try:
         with stdout_reserved():
-            return asyncio.run(_serve(settings, tokens))
+            return asyncio.run(_serve(settings, tokens, is_opening))
     except ModuleNotFoundError as error:
         raise UsageError(f"the server needs more packages ({error}); run `pip install 'toolcrib[serve]'`") from error
 
 
-async def _serve(settings: Settings, tokens: ServerTokens) -> int:
+async def _serve(settings: Settings, tokens: ServerTokens, is_opening: bool) -> int:
     # Importing the web server takes a quarter of a second, and no other command needs it.
     from toolcrib.http_server import base_url, open_socket  # noqa: PLC0415
     from toolcrib.serve.app import (  # noqa: PLC0415
         AgentServer,
         only_server,
         require_safe_start,
+        require_separate_owners,
         require_usable_tls,
         serve_agents,
     )
@@ -76,6 +87,7 @@ async def _serve(settings: Settings, tokens: ServerTokens) -> int:
     chosen = settings.serve
     require_safe_start(chosen, chosen.host)
     require_usable_tls(chosen)
+    require_separate_owners(settings, tokens)
     tokens.owner_token()
     listening = open_socket(chosen.host, chosen.port, "`--port 0`")
     server = AgentServer(settings, tokens, registry=registry)
@@ -94,9 +106,52 @@ async def _serve(settings: Settings, tokens: ServerTokens) -> int:
         asyncio.get_running_loop().add_signal_handler(number, stopped, number)
     url = base_url(listening, "https" if chosen.tls_certificate else "http")
     with only_server(settings.home):
+        # Other commands find the server by this file.
+        replace_file(settings.home.serve_address_file, _reachable(url).encode(), mode=OWNER_FILE)
         note(f"Serving at {url}; `toolcrib serve token` prints the token. Press Ctrl-C to stop.")
-        await serve_agents(server, chosen.host, listening, stop)
+        try:
+            _show_page(server.logins, chosen, is_opening)
+            await serve_agents(server, chosen.host, listening, stop)
+        finally:
+            settings.home.serve_address_file.unlink(missing_ok=True)
     return code
+
+
+def _reachable(url: str) -> str:
+    """The URL under which this machine reaches a server that listens on all its addresses."""
+    return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+
+
+def _show_page(logins: PageLogins, settings: ServeSettings, is_opening: bool) -> None:
+    """Open the page, or say how to; a link goes to a person's screen only, never into the log of a service."""
+    if is_opening and webbrowser.open(logins.create_link(settings)):
+        note("The page opens in your browser; `toolcrib serve login` prints a link for another one.")
+    elif sys.stderr.isatty():
+        note(f"Open the page with this link, once, within 10 minutes: {logins.create_link(settings)}")
+    else:
+        note("`toolcrib serve login` prints a link to the page.")
+
+
+@serve.command("login")
+@click.option("--token", "name", metavar="NAME", default="owner", help="Log in with the rights of this further token.")
+def login(name: str) -> None:
+    """Print a link that logs a browser in to the running server's page.
+
+    It works once, within 10 minutes.
+
+    \b
+    Examples:
+      toolcrib serve login
+      toolcrib serve login --token phone
+    """
+    settings = load_settings()
+    tokens = _tokens(settings, None)
+    from toolcrib.serve.login import PageLogins  # noqa: PLC0415 - imports the web server
+
+    click.echo(PageLogins(settings.home, tokens).create_link(settings.serve, name))
+
+
+serve.add_command(install)
 
 
 @serve.command("token")
@@ -108,28 +163,32 @@ async def _serve(settings: Settings, tokens: ServerTokens) -> int:
     type=click.Choice(["chat", "approve", "admin", "metrics"]),
     help="With --new: what the token may do; repeat for several. Default: chat.",
 )
+@click.option(
+    "--owner", metavar="OWNER", default="", help="With --new: whose sessions the token reaches; default: your own."
+)
 @click.option("--revoke", metavar="NAME", help="Revoke a further token.")
 @click.option("--list", "is_list", is_flag=True, help="List the further tokens and their scopes.")
-def token(name: str | None, scopes: tuple[TokenScope, ...], revoke: str | None, is_list: bool) -> None:
+def token(name: str | None, scopes: tuple[TokenScope, ...], owner: str, revoke: str | None, is_list: bool) -> None:
     """Print the owner's token, or manage further ones.
 
     \b
     Examples:
       toolcrib serve token
       toolcrib serve token --new phone --scope chat --scope approve
+      toolcrib serve token --new anna-laptop --owner anna
       toolcrib serve token --revoke phone
     """
     if sum((name is not None, revoke is not None, is_list)) > 1:
         raise UsageError("use one of `--new`, `--revoke` and `--list`")
     tokens = _tokens(load_settings(), None)
     if name is not None:
-        click.echo(tokens.create(name, scopes or ("chat",)))
+        click.echo(tokens.create(name, scopes or ("chat",), owner))
     elif revoke is not None:
         tokens.revoke(revoke)
         note(f"The token {revoke!r} is revoked.")
     elif is_list:
         for known, one in tokens.others().items():
-            click.echo(f"{known}  {', '.join(one.scopes)}")
+            click.echo(f"{known}  {', '.join(one.scopes)}" + (f"  (owner {one.owner})" if one.owner else ""))
     else:
         click.echo(tokens.owner_token())
 

@@ -11,6 +11,7 @@ import builtins
 import json
 import os
 import resource
+import shlex
 import sys
 import threading
 import time
@@ -184,8 +185,6 @@ def json_parse(text: str) -> Any:
 
 
 def shell_quote(text: str) -> str:
-    import shlex
-
     return shlex.quote(text)
 
 

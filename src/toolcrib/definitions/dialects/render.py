@@ -12,14 +12,43 @@ from toolcrib.core.errors import UnknownName
 from toolcrib.core.models import Dialect
 from toolcrib.core.types import JsonObject
 from toolcrib.definitions.dialects.gemini import openapi
-from toolcrib.definitions.dialects.keywords import UnrenderableTool, short, with_notes
-from toolcrib.definitions.dialects.llama_cpp import loosen
-from toolcrib.definitions.dialects.normalize import normalise
-from toolcrib.definitions.dialects.strict import strict_root
+from toolcrib.definitions.dialects.keywords import (
+    ANY_TYPE,
+    UnrenderableTool,
+    add_notes,
+    infer_types,
+    note,
+    set_types,
+    short,
+    types_of,
+    with_notes,
+)
+from toolcrib.definitions.dialects.normalize import intersect, normalise
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _GEMINI_NAME = re.compile(r"[a-zA-Z_].*")
 _ANTHROPIC_KEY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+_STRICT_KEYWORDS = frozenset(
+    {"type", "description", "title", "enum", "const", "properties", "items", "minItems", "maxItems", "$defs"}
+    | {"pattern", "format", "multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
+)
+_STRICT_FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
+_STRICT_UNNOTED = frozenset({"required", "additionalProperties"})
+_STRICT_ANNOTATIONS = frozenset({"description", "title", "default", "examples", "deprecated", "readOnly", "writeOnly"})
+MAX_REPETITIONS = 1_000
+"""The parser rejects grammars with longer counted repetitions."""
+MAX_EXACT_INTEGER = 2**53
+MAX_ENUM_VALUES = 500
+
+_LOOSE_STRIPPED = frozenset(
+    {"pattern", "format", "contentEncoding", "contentMediaType", "propertyNames", "patternProperties"}
+    # A server built with llguidance rejects these two outright.
+    | {"uniqueItems", "dependentRequired"}
+)
+_LOOSE_COUNTS = ("minLength", "maxLength", "minItems", "maxItems")
+_LOOSE_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+# With one of these, the grammar builder would follow only `anyOf` and ignore the rest of the node.
+_LOOSE_STRUCTURE = frozenset({"properties", "additionalProperties", "items", "prefixItems", "enum", "const"})
 
 
 class UnknownDialect(UnknownName):
@@ -147,6 +176,153 @@ def _gemini(name: str, function: JsonObject) -> JsonObject:
 def _openai_gemini(name: str, function: JsonObject) -> JsonObject:
     """Gemini behind OpenAI's protocol: the envelope is OpenAI's, and the schema must suit Gemini."""
     return {"type": "function", "function": _gemini(name, function)}
+
+
+# OpenAI's strict mode: closed objects in which every property is required, optional ones nullable
+
+
+def strict_root(root: JsonObject) -> JsonObject:
+    """The normalised root for `strict: true`; raises UnrenderableTool if strict mode cannot express it."""
+    if not root["properties"] and "additionalProperties" not in root:
+        # A tool without arguments, rather than one with arguments of any name.
+        root = root | {"additionalProperties": False}
+    return _strict_node(root)
+
+
+def _strict_node(node: JsonObject) -> JsonObject:
+    if "$ref" in node:
+        if len(node) > 1:
+            raise UnrenderableTool("a reference has sibling keywords")
+        return dict(node)
+    if "anyOf" in node:
+        return _strict_alternatives(node)
+    types = infer_types(node)
+    if not types:
+        raise UnrenderableTool("a value of any type is allowed")
+    strict: JsonObject = {}
+    set_types(strict, types)
+    strict |= {
+        key: _strict_part(key, value)
+        for key, value in node.items()
+        if key in _STRICT_KEYWORDS and _is_strict(key, value)
+    }
+    if "object" in types:
+        _close(strict, node)
+    if "prefixItems" in node:
+        raise UnrenderableTool("an array has its own schema for each position")
+    if "array" in types and "items" not in strict:
+        raise UnrenderableTool("an array does not say what it holds")
+    left_out = (key for key in node if key not in strict and key not in _STRICT_UNNOTED)
+    add_notes(strict, (note(key, node[key]) for key in left_out if node[key] is not None))
+    return strict
+
+
+def _is_strict(keyword: str, value: Any) -> bool:
+    if keyword == "format":
+        return value in _STRICT_FORMATS
+    # Look-around and similar extensions make the whole request fail.
+    return keyword != "pattern" or "(?" not in value
+
+
+def _strict_part(keyword: str, value: Any) -> Any:
+    if keyword in ("properties", "$defs"):
+        return {name: _strict_node(schema) for name, schema in value.items()}
+    return _strict_node(value) if keyword == "items" else value
+
+
+def _close(strict: JsonObject, node: JsonObject) -> None:
+    properties = strict.setdefault("properties", {})
+    required = node.get("required", [])
+    others = node.get("additionalProperties", bool(not properties))
+    if others is not False or "patternProperties" in node:
+        raise UnrenderableTool("an object accepts keys that its schema does not name")
+    if any(name not in properties for name in required):
+        raise UnrenderableTool("a required property has no schema")
+    strict["properties"] = {
+        name: schema if name in required else _nullable(schema) for name, schema in properties.items()
+    }
+    strict["required"] = list(properties)
+    strict["additionalProperties"] = False
+
+
+def _strict_alternatives(node: JsonObject) -> JsonObject:
+    shared = {key: value for key, value in node.items() if key not in _STRICT_ANNOTATIONS and key != "anyOf"}
+    if "properties" in shared or "items" in shared:
+        raise UnrenderableTool("alternatives are combined with properties or items")
+    # Normalising writes "or unspecified" as a branch that accepts anything; strict mode has no equivalent.
+    branches = [branch for branch in node["anyOf"] if branch]
+    if not branches:
+        raise UnrenderableTool("a value of any type is allowed")
+    strict: JsonObject = {key: node[key] for key in ("description", "title") if key in node}
+    strict["anyOf"] = [_strict_node(intersect(branch, shared) if shared else branch) for branch in branches]
+    add_notes(strict, (note(key, node[key]) for key in ("default", "examples") if node.get(key) is not None))
+    return strict
+
+
+def _nullable(node: JsonObject) -> JsonObject:
+    """The node, or null, which means that an optional property is omitted."""
+    if "$ref" in node:
+        return {"anyOf": [node, {"type": "null"}]}
+    if "anyOf" in node:
+        has_null = any("null" in types_of(branch) for branch in node["anyOf"])
+        return node if has_null else node | {"anyOf": [*node["anyOf"], {"type": "null"}]}
+    nullable = dict(node)
+    if "null" not in types_of(node):
+        set_types(nullable, [*types_of(node), "null"])
+    if "const" in node and node["const"] is not None:
+        nullable["enum"] = [nullable.pop("const")]
+    if "enum" in nullable and None not in nullable["enum"]:
+        nullable["enum"] = [*nullable["enum"], None]
+    return nullable
+
+
+# llama.cpp: schemas that its grammar builder can turn into a grammar; one that it cannot fails the whole request
+
+
+def loosen(node: JsonObject) -> JsonObject:
+    """The normalised node in a form that the grammar builder supports; accepts everything that the node accepts."""
+    if "anyOf" in node and _LOOSE_STRUCTURE.isdisjoint(node):
+        return _loose_alternatives(node)
+    loose = {keyword: _loose_part(keyword, value) for keyword, value in node.items() if _is_loose(keyword, value)}
+    add_notes(loose, (note(keyword, value) for keyword, value in node.items() if keyword not in loose))
+    if "patternProperties" in node:
+        loose["additionalProperties"] = True
+    if loose.get("properties") == {} and loose.get("additionalProperties") is not False:
+        # The grammar builder reads an object without properties and additional ones as one that must stay empty.
+        del loose["properties"]
+    if "type" not in loose and not any(loose.get(keyword) is not True for keyword in _LOOSE_STRUCTURE & loose.keys()):
+        loose["type"] = list(ANY_TYPE)
+    return loose
+
+
+def _loose_alternatives(node: JsonObject) -> JsonObject:
+    """Each branch merged with its parent's keywords, because the grammar builder looks only at the branches."""
+    shared = {key: value for key, value in node.items() if key not in ("anyOf", "description", "title", "default")}
+    loose: JsonObject = {key: node[key] for key in ("description", "title", "default") if key in node}
+    loose["anyOf"] = [loosen(intersect(branch, shared)) for branch in node["anyOf"]]
+    return loose
+
+
+def _is_loose(keyword: str, value: Any) -> bool:
+    if keyword in _LOOSE_STRIPPED or keyword == "anyOf":
+        return False
+    if keyword in _LOOSE_COUNTS:
+        return bool(0 < value <= MAX_REPETITIONS)
+    if keyword in _LOOSE_BOUNDS:
+        return bool(abs(value) <= MAX_EXACT_INTEGER)
+    return keyword != "enum" or len(value) <= MAX_ENUM_VALUES
+
+
+def _loose_part(keyword: str, value: Any) -> Any:
+    if keyword == "properties":
+        return {name: loosen(schema) for name, schema in value.items()}
+    if keyword == "prefixItems":
+        return [loosen(schema) for schema in value]
+    if keyword == "additionalProperties" and value == {}:
+        return True
+    if keyword in ("items", "additionalProperties") and isinstance(value, dict):
+        return loosen(value)
+    return value
 
 
 _WRITERS: dict[Dialect, Callable[[str, JsonObject], JsonObject]] = {

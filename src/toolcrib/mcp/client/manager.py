@@ -233,18 +233,17 @@ class McpClientManager:
         self, server: Server, supervisor: ConnectionSupervisor, is_legacy: bool
     ) -> AbstractAsyncContextManager[Connection]:
         try:
-            # These import the SDK, which takes a second.
-            from toolcrib.mcp.client.connection import ConnectionSetup, open_connection  # noqa: PLC0415
-            from toolcrib.mcp.client.default_callbacks import default_callbacks  # noqa: PLC0415
+            # They import the SDK, which takes a second.
+            from toolcrib.mcp.client import connection, default_callbacks  # noqa: PLC0415
         except ModuleNotFoundError as error:
             raise ServerFailed(f"{error.name!r} is not installed; run `pip install 'toolcrib[mcp]'`") from error
         if self.callbacks is None:
-            self.callbacks = default_callbacks(
+            self.callbacks = default_callbacks.default_callbacks(
                 self.settings, workspace=self.workspace, gate=self.gate, services=self.services, run=self.run
             )
         log = ServerLog(self._log_folder, server.name)
-        return open_connection(
-            ConnectionSetup(
+        return connection.open_connection(
+            connection.ConnectionSetup(
                 launch=LaunchSpec(server=server, cwd=self.workspace, log=log, ledger=self._ledger),
                 callbacks=self.callbacks,
                 contexts=lambda: list(supervisor.contexts),

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
+from toolcrib.web.provider_access import ProviderAccess, ProviderFailed
 from toolcrib.web.providers.provider import (
-    ProviderAccess,
-    ProviderFailed,
     ProviderPage,
     SearchHit,
     hit,
@@ -37,7 +36,7 @@ class HostedProvider:
 
     @property
     def host(self) -> str:
-        return self.access.base_url.partition("://")[2].partition("/")[0]
+        return self.access.host
 
     async def search(self, query: str, limit: int) -> Sequence[SearchHit]:
         raise NotImplementedError

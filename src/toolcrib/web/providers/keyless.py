@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from toolcrib.web.http_client import HttpResponse
+from toolcrib.web.provider_access import ProviderAccess, ProviderFailed
 from toolcrib.web.providers.hosted import HostedProvider, firecrawl_hits, parallel_hits
 from toolcrib.web.providers.provider import (
-    ProviderAccess,
-    ProviderFailed,
     ProviderPage,
     SearchHit,
     hit,

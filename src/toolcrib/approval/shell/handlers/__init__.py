@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from toolcrib.approval.shell.handlers import build_tools, builtins, interpreters, programs, remote, wrappers
+from toolcrib.approval.shell.handlers import (
+    build_tools,
+    builtins,
+    database_clients,
+    interpreters,
+    programs,
+    remote,
+    wrappers,
+)
 from toolcrib.approval.shell.runner import Handler
 
 HANDLERS: dict[str, Handler] = {
@@ -11,6 +19,7 @@ HANDLERS: dict[str, Handler] = {
     **remote.HANDLERS,
     **interpreters.HANDLERS,
     **programs.HANDLERS,
+    **database_clients.HANDLERS,
     **build_tools.HANDLERS,
 }
 """The handlers by program."""

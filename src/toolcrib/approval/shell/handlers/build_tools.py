@@ -129,9 +129,11 @@ def packages(runner: Runner, call: CommandCall, site: CommandLocation) -> Stream
             name, _, code = setting.partition("=")
             if name.startswith("scripts."):
                 call.state.aliases["npm " + name[8:]] = code
+                runner.run_text(code.strip("\"'"), call.state.copy(), None, site)
         return None
     if operands[:1] == ["set-script"] and len(operands) > 2:
         call.state.aliases["npm " + operands[1]] = operands[2]
+        runner.run_text(operands[2], call.state.copy(), None, site)
         return None
     if call.state.files or call.state.aliases:
         directory = arguments.value("--prefix", "-C", "--cwd", "--dir")

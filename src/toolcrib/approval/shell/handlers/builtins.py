@@ -104,8 +104,10 @@ def set_named(runner: Runner, call: CommandCall, _site: CommandLocation) -> Stre
     return NOTHING
 
 
-def unset(runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamData:
+def unset(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData:
     for word in call.words:
+        if word.text == "HISTFILE":
+            runner.report("system_config", "makes the shell forget what it runs", site)
         if "[" in word.text:
             runner.calculate(word.text, call.state)
         call.state.variables.pop(word.text, None)
@@ -113,9 +115,11 @@ def unset(runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamDa
     return NOTHING
 
 
-def set_options(_runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamData:
+def set_options(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData:
     words = call.words
     names = [word.text for word in words]
+    if names[:2] == ["+o", "history"]:
+        runner.report("system_config", "makes the shell forget what it runs", site)
     if not words:
         # It prints all variables.
         return StreamData(None, Origin.SECRET)
@@ -306,6 +310,19 @@ def enable(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamDa
     if parse_arguments(call.words, frozenset({"-f"})).has("-f"):
         runner.report("unknown_code", "loads a library into the shell", site)
     return NOTHING
+
+
+TRUSTED_NAMES = name_set("sudo su doas ssh scp sftp gpg passwd login pass op")
+"""Programs that are given passwords or keys."""
+
+
+def judge_alias_name(runner: Runner, name: str, text: str, site: CommandLocation) -> None:
+    """Report an alias that hides a dangerous program, or that puts something before a program with passwords."""
+    program = text.strip().rpartition("/")[2]
+    if name in TRUSTED_NAMES and not re.fullmatch(rf"\s*(?:\S*/)?{re.escape(name)}(?:\s[^;&|`$<>]*)?", text):
+        runner.report("unknown_code", f"makes the name {name!r} run something else first", site)
+    if program != name and program in DANGEROUS_BY_ARGUMENTS:
+        runner.report("unknown_code", f"makes the name {name!r} run {program}", site)
 
 
 HANDLERS: dict[str, Handler] = {

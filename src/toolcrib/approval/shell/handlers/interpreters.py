@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 from toolcrib.approval.shell.judge import STANDARD_INPUT, judge_write
-from toolcrib.approval.shell.model import ANYTHING, ExpandedWord, Origin, StreamData
-from toolcrib.approval.shell.options import parse_arguments
+from toolcrib.approval.shell.model import ANYTHING, ExpandedWord, Origin, StreamData, name_set
+from toolcrib.approval.shell.options import Arguments, parse_arguments
 from toolcrib.approval.shell.paths import place, reached, resolve
-from toolcrib.approval.shell.python_code import judge_python
+from toolcrib.approval.shell.python_code import UNPACKS_OVER, judge_python
 from toolcrib.approval.shell.rules.base import SPECS, CommandCall
 from toolcrib.approval.shell.runner import CommandLocation, Handler, Runner
 from toolcrib.approval.shell.script_code import judge_script_code
@@ -218,7 +218,9 @@ def python(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamDa
     return StreamData(None, Origin.PROGRAM)
 
 
-RUNS_FILE = frozenset({"cProfile", "profile", "trace", "pdb", "runpy", "coverage", "kernprof", "viztracer", "memray"})
+RUNS_FILE = name_set(
+    "cProfile profile trace pdb runpy coverage kernprof viztracer memray doctest idlelib scalene py_compile"
+)
 MODULE_VALUES = frozenset(
     ("-s", "--setup", "-n", "--number", "-r", "--repeat", "-u", "--unit", "-c", "--command", "-o", "-d", "--directory")
 )
@@ -232,18 +234,38 @@ def python_module(
     if name == "timeit":
         for code in (*arguments.values("-s", "--setup"), *arguments.operands):
             judge_python(runner, code.text, call, site)
-    elif name in RUNS_FILE:
-        for code in arguments.values("-c", "--command") if name == "pdb" else []:
+    elif name.partition(".")[0] in RUNS_FILE:
+        for code in arguments.values("-c", "--command") if name != "cProfile" else []:
             judge_python(runner, code.text.lstrip("!"), call, site)
-        if arguments.operands:
+        if name.startswith("idlelib"):
+            for code in arguments.values("-r"):
+                python_file(runner, code, call, site)
+        if any(each.text in ("-", *STANDARD_INPUT) for each in arguments.operands[:2]):
+            judge_source_of_python(runner, call, site)
+        elif arguments.operands:
             python_file(runner, arguments.operands[0], call, site)
+    elif name in ("zipfile", "tarfile"):
+        unpack_with_module(runner, arguments, call, site)
+    elif name in ("venv", "virtualenv"):
+        for folder in arguments.operands:
+            if place(resolve(folder, call.state), call.state) in UNPACKS_OVER:
+                runner.report("recursive_delete", f"makes {folder.text} an environment, replacing what is there", site)
     elif name in ("code", "asyncio", "IPython", "ptpython") and call.stdin is not None:
         judge_source_of_python(runner, call, site)
     elif name in ("http.server", "SimpleHTTPServer", "pyftpdlib", "uploadserver"):
-        folder = arguments.value("-d", "--directory")
-        path = resolve(folder, call.state) if folder is not None else call.state.cwd
+        served = arguments.value("-d", "--directory")
+        path = resolve(served, call.state) if served is not None else call.state.cwd
         if place(path, call.state) in ("home", "root", "secret", "home_config"):
             runner.report("exfiltration", f"serves {path} to the network", site, paths=(path,))
+
+
+def unpack_with_module(runner: Runner, arguments: Arguments, call: CommandCall, site: CommandLocation) -> None:
+    """Judge `python -m zipfile -e archive folder`."""
+    if arguments.has("-e", "--extract"):
+        for folder in arguments.operands[:2]:
+            path = resolve(folder, call.state)
+            if place(path, call.state) in UNPACKS_OVER:
+                runner.report("system_config", f"unpacks files of any name into {path}", site, paths=(path,))
 
 
 def judge_source_of_python(runner: Runner, call: CommandCall, site: CommandLocation) -> None:

@@ -1,142 +1,27 @@
-"""Programs with their own kind of code: SQL clients, git, editors, sed, archivers, downloaders."""
+"""Programs with their own kind of code: git, editors, sed, archivers, downloaders."""
 
 from __future__ import annotations
 
 import re
 
+from toolcrib.approval.shell.handlers.database_clients import at_home
 from toolcrib.approval.shell.handlers.interpreters import code_from, report_foreign
 from toolcrib.approval.shell.judge import judge_write
 from toolcrib.approval.shell.model import ANYTHING, UNKNOWN, ExpandedWord, Origin, StreamData
+from toolcrib.approval.shell.options import option_values
 from toolcrib.approval.shell.paths import is_private, is_secret, place, resolve
 from toolcrib.approval.shell.python_code import judge_python
 from toolcrib.approval.shell.rules import BY_PROGRAM
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import CommandLocation, Handler, Runner
 from toolcrib.approval.shell.script_code import judge_script_code, run_from_code
-from toolcrib.approval.shell.sql import MAX_SQL, sql_danger
-from toolcrib.approval.shell.state import ShellState
 
-SQL_OPTIONS: dict[str, tuple[str, ...]] = {
-    "psql": ("-c", "--command"),
-    "pgcli": ("-c", "--command"),
-    "cockroach": ("-e", "--execute"),
-    "mysql": ("-e", "--execute", "--init-command"),
-    "mariadb": ("-e", "--execute"),
-    "mycli": ("-e", "--execute"),
-    "sqlite3": ("-cmd",),
-    "litecli": ("-e", "--execute"),
-    "duckdb": ("-c", "-cmd", "-s"),
-    "sqlcmd": ("-Q", "-q"),
-    "clickhouse-client": ("-q", "--query"),
-    "clickhouse": ("-q", "--query"),
-    "cqlsh": ("-e", "--execute"),
-    "sqlplus": (),
-    "bq": (),
-    "snowsql": ("-q",),
-    "trino": ("--execute",),
-    "presto": ("--execute",),
-    "hive": ("-e",),
-    "beeline": ("-e",),
-    "impala-shell": ("-q",),
-    "influx": ("-execute",),
-    "usql": ("-c", "--command"),
-    "osql": ("-Q", "-q"),
-    "bcp": (),
-    "isql": (),
-    "spark-sql": ("-e",),
-    "turso": (),
-    "wrangler": ("--command",),
-    "heroku": ("-c", "--command"),
-    "supabase": (),
-}
 MAX_SCRIPT = 4096
 EMBEDDED = re.compile(r"[\s:]*(lua|python3?|py3?x?|ruby|perl|tcl)\b!?\s+(.*)", re.DOTALL)
 PROGRAM_FILE = re.compile(r"/(?:usr/)?(?:local/)?s?bin/[\w.-]+$")
 EXECUTING_SUBSTITUTION = re.compile(
     r"(?:\d+|/[^/]{0,200}/)?s([/|#,@!])(?:(?!\1).){0,400}\1(?:(?!\1).){0,400}\1[gip0-9]*e"
 )
-SQL_ESCAPE = re.compile(r"^[ \t]*(?:\\!|\.sh(?:ell)?\b|\.sys(?:tem)?\b|system\b)\s*+(.+)$", re.MULTILINE)
-SQL_OUTPUT = re.compile(
-    r"^[ \t]*(?:\.(?:output|once|save|backup|log|excel|read|import|clone)|\\(?:o|out|w|write|g|gx|i|ir|s)\b|tee\b"
-    r"|pager\b|\\copy\b.*\b(?:to|from)(?:\s+program)?)\s+(\|.*|'[^']*'|\"[^\"]*\"|\S+)",
-    re.MULTILINE | re.IGNORECASE,
-)
-"""What clients write a result to, or run: a file, or a command after a bar."""
-SQL_LOADS = re.compile(
-    r"load_extension\s*\(|^[ \t]*\.load\b|\binstall\s+plugin\b|\bcreate\s+function\b.*\bsoname\b", re.I | re.M
-)
-POSITIONAL_SQL = frozenset({"sqlite3", "duckdb", "bq", "turso"})
-
-
-def sql_client(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData:
-    """Judge the SQL that a client gets from options, operands or standard input."""
-    texts = option_values(call.words, SQL_OPTIONS[call.program])
-    if call.program in POSITIONAL_SQL:
-        texts += call.arguments.operands[1:]
-    stdin = call.stdin
-    if stdin is not None and stdin.text is not None and not texts:
-        texts.append(ExpandedWord(stdin.text))
-    elif stdin is not None and stdin.origin & (Origin.NETWORK | Origin.DECODED):
-        runner.report("remote_code", "runs SQL from the network", site)
-    elif (
-        stdin is not None
-        and stdin.origin & Origin.PROGRAM
-        and not texts
-        and call.program in ("psql", "mysql", "mariadb")
-    ):
-        runner.report("sql", "runs SQL that is only known at run time", site)
-    for value in call.arguments.values("-f", "--file", "-i"):
-        data = call.state.files.get(resolve(value, call.state))
-        if data is not None and data.text is not None:
-            texts.append(ExpandedWord(data.text))
-    for text in texts:
-        judge_sql(runner, call, text.text, site)
-    return StreamData(None, Origin.PROGRAM)
-
-
-def judge_sql(runner: Runner, call: CommandCall, text: str, site: CommandLocation) -> None:
-    if text.strip() == UNKNOWN or len(text) > MAX_SQL:
-        runner.report("sql", "runs SQL that is only known at run time", site)
-        return
-    runner.spend(len(text) // 150)
-    reason = sql_danger(text)
-    if reason:
-        runner.report("sql", reason, site)
-    for escape in SQL_ESCAPE.findall(text):
-        runner.run_text(escape, call.state.copy(), None, site)
-    for target in SQL_OUTPUT.findall(text):
-        name = target.strip("'\"")
-        if name.startswith("|"):
-            runner.run_text(name[1:], call.state.copy(), None, site)
-        else:
-            judge_write(runner, resolve(at_home(name, call.state), call.state), ExpandedWord(name), call.state, site)
-    for source in re.findall(r"(?i)(?:infile|load_file\s*\(|read_text\s*\(|pg_read_file\s*\()\s*'([^']{1,400})'", text):
-        if is_secret(resolve(at_home(source, call.state), call.state)):
-            runner.report("credential", f"reads the secret {source}", site)
-    if SQL_LOADS.search(text):
-        runner.report("unknown_code", "loads a library into the database", site)
-
-
-def at_home(name: str, state: ShellState) -> str:
-    return state.home + name[1:] if name.startswith("~/") else name
-
-
-def option_values(words: list[ExpandedWord], names: tuple[str, ...]) -> list[ExpandedWord]:
-    """The values of some options in all spellings: `-c x`, `-cx`, `--command=x`, or at the end of a cluster."""
-    found: list[ExpandedWord] = []
-    for number, word in enumerate(words):
-        text = word.text
-        for name in names:
-            if text == name or (len(name) == 2 and re.fullmatch(rf"-[A-Za-z]{{0,6}}{name[1]}", text)):
-                found.extend(words[number + 1 : number + 2])
-            elif text.startswith(name + "="):
-                found.append(word.with_text(text[len(name) + 1 :]))
-            elif len(name) == 2 and text.startswith(name) and len(text) > 2 and not text.startswith("--"):
-                found.append(word.with_text(text[2:]))
-            else:
-                continue
-            break
-    return found
 
 
 def git(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
@@ -181,6 +66,8 @@ def remember_git(runner: Runner, call: CommandCall, site: CommandLocation) -> No
         call.state.fetched = (*call.state.fetched, resolve(directory, call.state))
     elif words[:2] in (["remote", "add"], ["remote", "set-url"]) and len(words) > 3:
         call.state.aliases["remote " + words[2]] = words[3]
+    elif words[:1] == ["push"] and len(words) == 1 and any(name.startswith("remote ") for name in call.state.aliases):
+        runner.report("exfiltration", "pushes the repository to a new address", site)
     elif words[:1] == ["push"] and len(words) > 1 and is_new_remote(words[1], call):
         runner.report("exfiltration", f"pushes the repository to the new address {words[1]}", site)
 
@@ -249,6 +136,8 @@ def editor(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamDa
             r"(?:^|[:|%\s])(?:(?:r|read|w)\s*+)?!\s*(.+)|\bsystem\(\s*['\"](.+?)['\"]|:?terminal\s+(.+)", command
         )
         judge_embedded(runner, command, call, site)
+        if SOURCED.search(command):
+            runner.report("remote_code", "runs commands from an address", site)
         write = re.match(
             r":?\s*(?:%|\d+,[\d$]+)?(?:w|wq|write|saveas|sav|x|xit|up|update|e|ed|edit|new|vne?w|"
             r"sp|split|vs|vsp|vsplit|tabe|tabedit|tabnew|arg|args|r0)!?\s+([^!>\s|]\S*)",
@@ -265,6 +154,9 @@ def editor(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamDa
         elif escape:
             run_from_code(runner, next(group for group in escape.groups() if group), call, site)
     return None
+
+
+SOURCED = re.compile(r"\bso(?:urce)?!?\s+\w+://")
 
 
 def judge_embedded(runner: Runner, command: str, call: CommandCall, site: CommandLocation) -> None:
@@ -385,6 +277,14 @@ def network_shell(runner: Runner, call: CommandCall, site: CommandLocation) -> S
     return None
 
 
+def hook_manager(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
+    """Judge a command that is added to the hooks of a repository."""
+    words = [each.text for each in call.arguments.operands]
+    if words[:1] in (["add"], ["set"]) and len(words) > 2:
+        runner.run_text(words[-1], call.state.copy(), None, site)
+    return None
+
+
 def splitter(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     """Judge the command that split pipes each piece to."""
     for value in option_values(call.words, ("--filter",)):
@@ -402,7 +302,6 @@ def macro_processor(runner: Runner, call: CommandCall, site: CommandLocation) ->
 
 
 HANDLERS: dict[str, Handler] = {
-    **dict.fromkeys(SQL_OPTIONS, sql_client),
     "git": git,
     **dict.fromkeys(("rails", "artisan"), framework_shell),
     "sed": sed,
@@ -413,6 +312,7 @@ HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(("mail", "mailx", "s-nail"), mail_reader),
     "tee": tee,
     "split": splitter,
+    "husky": hook_manager,
     "m4": macro_processor,
     **dict.fromkeys(("nc", "ncat", "netcat", "socat"), network_shell),
 }

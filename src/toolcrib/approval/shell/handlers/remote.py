@@ -10,6 +10,7 @@ from toolcrib.approval.shell.paths import is_protected, place, resolve
 from toolcrib.approval.shell.rules.base import SPECS, CommandCall
 from toolcrib.approval.shell.runner import CommandLocation, Handler, Runner
 from toolcrib.approval.shell.state import ShellState
+from toolcrib.core.own_commands import OWN_PROGRAMS, kind_of
 
 DOCKER_RUN_VALUES = SPECS["docker"].values | name_set(
     "-p --publish -m --memory --add-host --cpuset-cpus --dns --expose --gpus --group-add -h "
@@ -63,10 +64,15 @@ def container(runner: Runner, call: CommandCall, site: CommandLocation) -> Strea
     outer = parse_arguments(words, SPECS["docker"].values, stop_early=True).operands
     if outer and outer[0].text in ("compose", "container"):
         outer = parse_arguments(outer[1:], SPECS["docker"].values, stop_early=True).operands
+    if outer and outer[0].text == "cp" and any(OWN_PLACE.search(word.text) for word in outer[-1:]):
+        runner.report("own_program", "would change files of a toolcrib that runs in a container", site)
     if not outer or outer[0].text not in ("run", "exec", "create"):
         return None
     arguments = parse_arguments(outer[1:], DOCKER_RUN_VALUES, stop_early=True)
     inner = arguments.operands[1:]
+    ours = outer[0].text == "exec" and bool(inner) and inner[0].text.rpartition("/")[2] in OWN_PROGRAMS
+    if ours and kind_of([word.text for word in inner[1:]]) not in ("reads", "authors"):
+        runner.report("own_program", "would change a toolcrib that runs in a container", site)
     state = call.state.copy()
     state.container = True
     state.mounts = (*mounts(arguments.values("-v", "--volume"), call), *bind_mounts(arguments.values("--mount"), call))
@@ -84,6 +90,9 @@ def container(runner: Runner, call: CommandCall, site: CommandLocation) -> Strea
     if not inner:
         return ANYTHING
     return runner.invoke(inner, state, call.stdin, site)
+
+
+OWN_PLACE = re.compile(r"[^/]:.*/\.(?:toolcrib|hermes)(?:/|$)")
 
 
 def mounts(values: list[ExpandedWord], call: CommandCall) -> list[tuple[str, str]]:
@@ -232,6 +241,10 @@ def later(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamDat
             runner.report("unknown_code", "schedules commands that are only known at run time", site)
         return None
     text = stdin.text
+    if re.search(
+        r"^\s*(?:(?:\S+\s+){5}|@\w+\s+)?(?:\S*/)?(?:(?:ba|z|da)?sh\s+)?/(?:var/)?(?:tmp|dev/shm)/", text, re.MULTILINE
+    ):
+        runner.report("unknown_code", "schedules a file that anybody may change until then", site)
     if call.program == "crontab":
         text = "\n".join(re.sub(r"^\s*(?:@\w+|(?:\S+\s+){5})", "", line) for line in text.splitlines())
     runner.run_text(text, call.state.copy(), None, site)
@@ -245,6 +258,7 @@ TMUX_COMMANDS = name_set(
     "set-hook set-option set "
     "setw set-window-option source-file source command-prompt"
 )
+TMUX_RUNS = re.compile(r"\s*(?:run-shell|run|if-shell|if|pipe-pane|respawn-\w+|send-keys|send)\b")
 SENDS_ON = re.compile(r"\b(?:curl|wget|nc|ncat|socat|telnet)\b")
 TYPED = name_set("send-keys send stuff")
 KEYS = name_set("Enter C-m KPEnter C-j ^M")
@@ -267,6 +281,8 @@ def terminal(runner: Runner, call: CommandCall, site: CommandLocation) -> Stream
         typed = verb in TYPED
         if verb in ("pipe-pane", "pipep") and any(SENDS_ON.search(word.text) for word in words):
             runner.report("exfiltration", "sends what a terminal shows over the network", site)
+        if verb in ("set-hook", "bind-key", "bind") and any(TMUX_RUNS.match(word.text) for word in words):
+            runner.report("unknown_code", "makes the terminal run a command later", site)
         if not typed and len(words) > 1 and verb not in ("new", "new-session", "neww", "new-window", "splitw"):
             # Each may be a command of the shell, or one of tmux with a command of the shell in it.
             for word in words:

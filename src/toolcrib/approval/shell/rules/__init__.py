@@ -13,6 +13,7 @@ from toolcrib.approval.shell.rules import (
     databases,
     delete,
     disk,
+    fetched_programs,
     kubernetes,
     network_config,
     other_tools,
@@ -41,6 +42,7 @@ MODULES: tuple[ModuleType, ...] = (
     kubernetes,
     cloud,
     packages,
+    fetched_programs,
     credentials,
     other_tools,
 )

@@ -79,6 +79,31 @@ def says_delete(call: CommandCall) -> bool:
     return any(CLOUD_VERB.match(word) or CLOUD_OPENS.match(word) for word in words[:4])
 
 
+ACCESS_NOUN = re.compile(
+    r"(?:[\w-]*-)?(?:iam|role|roles|policy|policies|firewall|firewall-rules?|nsg|security-groups?|access-keys?|keys|acl|ad|sp|rbac"
+    r"|service-accounts?|service-principal|role-assignments?|permissions?|members?|tokens?|credentials?|secrets?|keyvault)(?:-[\w-]*)?$"
+)
+READS = re.compile(
+    r"(?:list|describe|show|get|view|ls|search|info|status|help|check|test|validate|wait|log|logs|tail|explain|simulate|lookup"
+    r"|ListAll|history|can-i|print|versions|operations|access|download|head|query|analyze|diff|preview|export)(?:-[\w-]*)?$"
+)
+CHANGES_ACCESS = re.compile(
+    r"(?:create|add|set|put|update|attach|grant|assign|enable|activate|import|upload|restore|undelete|ch|allow|authorize|associate"
+    r"|modify|reset|register|bind|edit|patch|new|generate|rotate)(?:-[\w-]*)?$"
+)
+
+
+def changes_access(call: CommandCall) -> bool:
+    """True for a change of who may do or reach something."""
+    words = [each.text for each in call.arguments.operands[:5]]
+    if any(word.text in ("--dry-run", "--validate-only", "--what-if") for word in call.words):
+        return False
+    at = next((number for number, word in enumerate(words[:4]) if ACCESS_NOUN.match(word)), None)
+    return at is not None and any(
+        CHANGES_ACCESS.match(word) and not READS.match(word) for word in words[max(0, at - 1) : at + 3]
+    )
+
+
 def destroys_terraform(call: CommandCall) -> bool:
     texts = [word.text.lstrip("-") for word in call.words if word.text.startswith("-")]
     return "destroy" in texts or "auto-approve" in texts or any(text.startswith("replace=") for text in texts)
@@ -163,6 +188,22 @@ RULES = (
         key="cloud",
         yes="heroku apps:destroy x",
         no="heroku apps:info x",
+    ),
+    Rule(
+        "aws gcloud az gsutil doctl ibmcloud oci hcloud scw openstack aliyun databricks",
+        reason="changes who may use or reach cloud resources",
+        where=changes_access,
+        key="cloud",
+        yes="az role assignment create --assignee x --role Owner",
+        no="az role assignment list",
+    ),
+    Rule(
+        "gh glab",
+        "secret|variable|ssh-key|gpg-key|deploy-key|auth set|add|login|setup-git|refresh",
+        reason="changes keys, secrets or who is logged in",
+        key="cloud",
+        yes="gh secret set TOKEN -b x",
+        no="gh secret list",
     ),
     Rule(
         "gsutil s3cmd mc s5cmd azcopy",

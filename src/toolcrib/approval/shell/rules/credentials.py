@@ -159,7 +159,7 @@ RULES = (
     Rule(
         "aws",
         "secretsmanager|ssm|sts|ecr|configure|iam|codeartifact|kms "
-        "get-secret-value|get-parameter|get-parameters|get-session-token|get-login-password|"
+        "get-secret-value|get-parameter|get-parameters|get-session-token|"
         "export-credentials|assume-role|get-authorization-token|decrypt|get-parameters-by-path|"
         "get-federation-token",
         reason="prints a secret",
@@ -217,6 +217,31 @@ RULES = (
         key="credential",
         yes="op item get x",
         no="op account list",
+    ),
+    Rule(
+        "keyctl",
+        "print|pipe|read",
+        reason="prints a secret",
+        key="credential",
+        yes="keyctl print 123",
+        no="keyctl show",
+    ),
+    Rule(
+        "terraform tofu",
+        "state pull",
+        reason="prints the whole state, which holds secrets",
+        key="credential",
+        yes="terraform state pull",
+        no="terraform state list",
+    ),
+    Rule(
+        "aws",
+        "configure set",
+        reason="makes a program supply keys, or sends requests elsewhere",
+        where=after_sub(2, lambda text: re.search(r"credential_process|endpoint_url|sso_start_url", text)),
+        key="credential",
+        yes="aws configure set credential_process ./x",
+        no="aws configure set region eu-west-1",
     ),
     Rule("op", "read", reason="prints a secret", key="credential", yes="op read op://v/i/f", no="op account list"),
     Rule(

@@ -25,6 +25,9 @@ DANGERS = (
 )
 
 REDIS_ALONE = re.compile(r"(?i)^(?:flushall|flushdb|shutdown|swapdb|replicaof|slaveof|failover|debug|migrate)$")
+REDIS_IN_SCRIPT = re.compile(
+    r"(?i)flushall|flushdb|shutdown|config['\", ]+set|script['\", ]+flush|slaveof|replicaof|os\.execute"
+)
 MONGO = re.compile(
     r"dropDatabase|\.drop\s*\(|deleteMany\s*\(\s*(?:\{\s*\})?\s*\)|"
     r"\.remove\s*\(\s*(?:\{\s*\})?\s*\)|dropUser|shutdownServer|dropAllUsers|\.dropIndex|"
@@ -42,6 +45,8 @@ def redis_destroys(call: CommandCall) -> bool:
 def _redis_line(words: list[str]) -> bool:
     if REDIS_ALONE.match(words[0]):
         return True
+    if words[0].lower() in ("eval", "evalsha", "fcall", "multi"):
+        return bool(REDIS_IN_SCRIPT.search(" ".join(words[1:])))
     if words[0].lower() in ("config", "cluster", "acl", "script", "module", "client") and len(words) > 1:
         return words[1].lower() in (
             "set",

@@ -166,6 +166,16 @@ RULES = (
     ),
     Rule(
         "cryptsetup",
+        "luksFormat|erase|luksErase",
+        reason="formats a disk",
+        where=names_disk,
+        severity="block",
+        key="format",
+        yes="cryptsetup luksFormat /dev/sdb2",
+        no="cryptsetup luksOpen /dev/sdb2 x",
+    ),
+    Rule(
+        "cryptsetup",
         "luksFormat|erase|luksErase|reencrypt|luksKillSlot|luksRemoveKey",
         reason="makes a disk's data unreadable",
         key="format",

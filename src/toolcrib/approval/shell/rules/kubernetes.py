@@ -73,6 +73,14 @@ RULES = (
     ),
     Rule(
         KUBECTL,
+        "create cronjob|cronjobs|cj",
+        reason="schedules commands in the cluster",
+        where=for_real,
+        yes="kubectl create cronjob x --image=a --schedule='* * * * *' -- sh",
+        no="kubectl create namespace x",
+    ),
+    Rule(
+        KUBECTL,
         "drain|cordon|uncordon|taint|evict",
         reason="takes a node out of service",
         where=for_real,

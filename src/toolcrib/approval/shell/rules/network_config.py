@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import re
 
-from toolcrib.approval.shell.rules.base import CommandCall, DangerClass, Rule, operand, operands_at_least
+from toolcrib.approval.shell.model import name_set
+from toolcrib.approval.shell.options import parse_arguments
+from toolcrib.approval.shell.rules.base import (
+    SPECS,
+    CommandCall,
+    DangerClass,
+    Rule,
+    after_sub,
+    operand,
+    operands_at_least,
+)
 
 DANGERS = (
     DangerClass(
@@ -34,7 +44,75 @@ def changes_network(call: CommandCall) -> bool:
     )
 
 
+def opens_tunnel(call: CommandCall) -> bool:
+    """A tunnel that lets others in or carries any traffic; `-L port:host:port` only serves this machine."""
+    more = frozenset({"-M"}) if call.program == "autossh" else frozenset[str]()
+    arguments = parse_arguments(call.words, SPECS["ssh"].values | more, stop_early=True)
+    if arguments.has("-R", "-D", "-w", "-g"):
+        return True
+    if any(not LOCAL_FORWARD.match(each.text) for each in arguments.values("-L")):
+        return True
+    return any(TUNNEL_SETTING.match(each.text) for each in arguments.values("-o"))
+
+
+LOCAL_FORWARD = re.compile(r"(?:(?:localhost|127[\d.]*|\[?::1\]?):)?(?:\d+|\ufdd0+|\.{0,2}/[^:]+):[^*]")
+TUNNEL_SETTING = re.compile(
+    r"(?i)\s*(?:remoteforward|dynamicforward|tunnel(?!device)|gatewayports)\s*[= ]\s*(?!no\b)"
+    r"|localforward\s*[= ]\s*(?:\*|0\.0\.0\.0|\[?::\]?):"
+)
+TUNNELS = re.compile(r"(?:client|server|http|tcp|tunnel|share|start|up|connect|expose|funnel|serve|--port|-p|-c)")
+
+
+def serves_everybody(call: CommandCall) -> bool:
+    values = parse_arguments(call.words, name_set("--address -n --namespace --context")).values("--address")
+    return any(not re.fullmatch(r"(?:localhost|127[\d.]*|::1)(?:,.*)?", each.text) for each in values)
+
+
 RULES = (
+    Rule(
+        "ssh autossh",
+        reason="opens a tunnel that lets others in or carries any traffic",
+        where=opens_tunnel,
+        yes="ssh -R 9000:localhost:22 host.example",
+        no="ssh -L 8080:localhost:80 web1",
+    ),
+    Rule(
+        "chisel frpc frps bore lt localtunnel zrok pagekite sish inlets ngrok rathole gost ligolo-ng localhost.run "
+        "tailscale cloudflared zerotier-cli",
+        reason="lets others reach this machine",
+        where=lambda call: any(TUNNELS.match(word.text) for word in call.words[:3]),
+        yes="chisel client x.example R:2222:localhost:22",
+        no="chisel --version",
+    ),
+    Rule(
+        "kubectl oc k",
+        "port-forward|proxy",
+        reason="lets everybody in the network reach the cluster",
+        where=serves_everybody,
+        yes="kubectl port-forward --address 0.0.0.0 svc/db 5432",
+        no="kubectl port-forward svc/db 5432",
+    ),
+    Rule(
+        "nmap masscan zmap rustscan arp-scan netdiscover fping",
+        reason="scans a network",
+        where=operand(lambda text: re.search(r"\d/\d+$|\d-\d+$", text) and not text.startswith("127.")),
+        yes="nmap -sS 10.0.0.0/8",
+        no="nmap -p 80 localhost",
+    ),
+    Rule(
+        "nmcli",
+        "connection|con|c|radio|networking|n|device|dev|d",
+        reason="changes the network",
+        where=after_sub(
+            1,
+            lambda text: (
+                text
+                in ("add", "import", "modify", "edit", "delete", "down", "up", "off", "on", "disconnect", "connect")
+            ),
+        ),
+        yes="nmcli connection import type openvpn file x.ovpn",
+        no="nmcli connection show",
+    ),
     Rule(
         "ufw",
         "disable|enable|reset|delete|allow|deny|reject|limit|default|insert|reload|route",

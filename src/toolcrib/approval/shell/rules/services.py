@@ -12,6 +12,13 @@ DANGERS = (
         r"\bsystemctl\b.*\b(?:stop|disable|mask|restart|kill)\b|\bservice\s+\S+\s+stop",
         "systemctl stop nginx",
     ),
+    DangerClass(
+        "local_service",
+        "access to a local service",
+        "this host",
+        r"\b(?:docker|podman|containerd)\.sock\b|\bsystem_bus_socket\b|SSH_AUTH_SOCK",
+        "curl --unix-socket /var/run/docker.sock http://localhost/containers/json",
+    ),
 )
 
 SYSTEMCTL = (

@@ -1,0 +1,1 @@
+"""Makes images and videos with services that charge for it, behind one small protocol each."""

@@ -1,0 +1,309 @@
+"""Runs over the API, with their events; and the approvals and questions that they wait for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from toolcrib.approval.audit_log import ApprovalLog, ApprovalRecord
+from toolcrib.config.redact import redact
+from toolcrib.core.approvals import ApprovalRequest
+from toolcrib.core.messages import Message, Text, image_at, user_message
+from toolcrib.core.types import JsonObject
+from toolcrib.http_server import error_response
+from toolcrib.serve.api_routes import LIMIT, ApiRoute, QueryParameter, body_of, limit_of, number_of
+from toolcrib.serve.guard import identity_of
+from toolcrib.serve.openai_api import PING, event_stream, require_choice, with_pings
+from toolcrib.serve.questions import OpenQuestion, PendingQuestions, code_of
+from toolcrib.serve.run_store import RunRecord, RunStoreError, StoredEvent
+from toolcrib.serve.runs import Run, RunManager, RunRefused, digest_of
+from toolcrib.serve.timeline import timeline
+from toolcrib.sessions.store import SessionStore
+
+RETRY_MS = 1000
+EVENTS = "text/event-stream"
+
+
+class RunRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of `POST /api/runs`."""
+
+    text: str
+    session_id: str | None = None
+    """The session to go on in; a new one without it."""
+    images: tuple[str, ...] = ()
+    """Images as `data:` URLs."""
+
+
+class SteerRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of `POST /api/runs/{id}/steer`."""
+
+    text: str
+
+
+class DecisionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of `POST /api/approvals/{id}`."""
+
+    choice: str
+    reason: str = ""
+    every_scope: bool = False
+
+
+class AnswerRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of `POST /api/questions/{id}`."""
+
+    text: str
+
+
+class RunsApi:
+    """`/api/runs`, `/api/approvals`, `/api/questions` and `/api/audit`."""
+
+    def __init__(self, sessions: SessionStore, runs: RunManager, questions: PendingQuestions, log: ApprovalLog) -> None:
+        self._sessions = sessions
+        self._runs = runs
+        self._questions = questions
+        self._log = log
+
+    def routes(self) -> list[ApiRoute]:
+        one = "/api/runs/{id}"
+        of_session = QueryParameter("session", "Only the runs of this session.")
+        after = QueryParameter("after", "Only events after this number; the header Last-Event-ID wins.", "integer")
+        return [
+            ApiRoute(method="GET", path="/api/runs", handler=self.runs, summary="List runs.",
+                     query=(of_session, LIMIT)),
+            ApiRoute(method="POST", path="/api/runs", handler=self.start, body=RunRequest, statuses=(202, 200),
+                     summary="Start a run; with the header Idempotency-Key, once."),
+            ApiRoute(method="GET", path=one, handler=self.run, summary="One run."),
+            ApiRoute(method="GET", path=f"{one}/events", handler=self.events, summary="Its events as a stream.",
+                     query=(after,), statuses=(200, 204), media_type=EVENTS),
+            ApiRoute(method="GET", path=f"{one}/timeline", handler=self.timeline,
+                     summary="When it worked with the model, with tools, and waited for a person."),
+            ApiRoute(method="POST", path=f"{one}/stop", handler=self.stop, summary="Stop it.", statuses=(202,)),
+            ApiRoute(method="POST", path=f"{one}/steer", handler=self.steer, body=SteerRequest, statuses=(202,),
+                     summary="Send the agent a message while it works."),
+            ApiRoute(method="GET", path="/api/approvals", handler=self.approvals, summary="What waits for approval."),
+            ApiRoute(method="POST", path="/api/approvals/{id}", handler=self.decide, scope="approve",
+                     body=DecisionRequest, summary="Allow or deny a call, by the id or the code of the request."),
+            ApiRoute(method="GET", path="/api/questions", handler=self.open_questions,
+                     summary="Questions of the model."),
+            ApiRoute(method="POST", path="/api/questions/{id}", handler=self.answer, body=AnswerRequest,
+                     summary="Answer a question of the model."),
+            ApiRoute(method="GET", path="/api/audit", handler=self.audit, query=(LIMIT,),
+                     summary="The record of requests for approval and their answers, newest first."),
+        ]  # fmt: skip
+
+    async def runs(self, request: Request) -> Response:
+        limit, session, owner = limit_of(request), request.query_params.get("session"), _owner(request)
+        found = await asyncio.to_thread(lambda: self._runs.store.list(owner=owner, session_id=session, limit=limit))
+        return JSONResponse({"runs": [_shown(one) for one in found]})
+
+    async def start(self, request: Request) -> Response:
+        wanted = await body_of(request, RunRequest)
+        if not wanted.text.strip():
+            return error_response(422, "the text of the question is empty")
+        question = _question(wanted)
+        identity, key = identity_of(request.scope), request.headers.get("idempotency-key")
+        # A key belongs to a token: another one must not find the run by guessing.
+        key, digest = key and digest_of(identity.name, key), digest_of(wanted.text, wanted.session_id, wanted.images)
+        known = await asyncio.to_thread(self._runs.repeated, key, digest)
+        if known is not None:
+            return JSONResponse(_shown(known), status_code=200)
+        self._runs.require_room()
+        session_id = None
+        if wanted.session_id is not None:
+            session_id = (await self._runs.session(wanted.session_id, identity)).id
+        try:
+            run = await self._runs.start(session_id, question, identity.owner, key=key, digest=digest)
+        except RunStoreError:
+            # The same request may have come twice at the same time.
+            known = await asyncio.to_thread(self._runs.repeated, key, digest)
+            if known is None:
+                raise
+            return JSONResponse(_shown(known), status_code=200)
+        return JSONResponse(_shown(run.record), status_code=202)
+
+    async def run(self, request: Request) -> Response:
+        return JSONResponse(_shown(await self._record(request)))
+
+    async def _record(self, request: Request) -> RunRecord:
+        id, owner = request.path_params["id"], _owner(request)
+        found = await asyncio.to_thread(self._runs.store.get, id, owner)
+        if found is None:
+            raise RunRefused(f"there is no run {id!r}", 404)
+        return found
+
+    async def events(self, request: Request) -> Response:
+        """The events as a stream; a client that comes back names the last one it saw in `Last-Event-ID`."""
+        run_id, last = request.path_params["id"], request.headers.get("last-event-id", "")
+        after = int(last) if last.isascii() and last.isdigit() and len(last) < 12 else number_of(request, "after", 0)
+        run = self._runs.find(run_id, _owner(request))
+        stored: Sequence[StoredEvent] = ()
+        if run is None:
+            await self._record(request)
+            stored = await asyncio.to_thread(self._runs.store.events, run_id, after)
+        if not stored and (run is None or (run.result is not None and after >= len(run.events))):
+            # A browser's EventSource comes back when a stream ends; this tells it to stay away.
+            return Response(status_code=204)
+        self._runs.require_stream()
+        return event_stream(self._runs, _stored(stored) if run is None else _live(run, after))
+
+    async def timeline(self, request: Request) -> Response:
+        record, live = await self._record(request), self._runs.find(request.path_params["id"], _owner(request))
+        if live is not None:
+            await self._runs.written(live)
+        spans = timeline(await asyncio.to_thread(self._runs.store.events, record.id))
+        return JSONResponse({"run": _shown(record), "spans": [msgspec.to_builtins(one) for one in spans]})
+
+    async def stop(self, request: Request) -> Response:
+        run = await self._live_run(request)
+        run.agent.interrupt("stopped over the API")
+        return JSONResponse({"stopping": run.id}, status_code=202)
+
+    async def steer(self, request: Request) -> Response:
+        run, wanted = await self._live_run(request), await body_of(request, SteerRequest)
+        if run.result is not None:
+            return error_response(409, "the run has ended; start another one")
+        run.agent.steer(wanted.text)
+        return JSONResponse({"steered": run.id}, status_code=202)
+
+    async def _live_run(self, request: Request) -> Run:
+        run = self._runs.find(request.path_params["id"], _owner(request))
+        if run is None:
+            record = await self._record(request)
+            raise RunRefused(f"the run {record.id!r} has ended; start another one", 409)
+        return run
+
+    # Approvals and questions
+
+    async def approvals(self, request: Request) -> Response:
+        found = [one for one in await self._open(request) if one.request is not None]
+        return JSONResponse({"approvals": [_question_shown(one) for one in found]})
+
+    async def open_questions(self, request: Request) -> Response:
+        found = [one for one in await self._open(request) if one.request is None]
+        return JSONResponse({"questions": [_question_shown(one) for one in found]})
+
+    async def _open(self, request: Request) -> list[OpenQuestion]:
+        owner = _owner(request)
+        return await asyncio.to_thread(lambda: self._questions.open(owner=owner))
+
+    async def decide(self, request: Request) -> Response:
+        wanted, identity = await body_of(request, DecisionRequest), identity_of(request.scope)
+        found = await asyncio.to_thread(self._questions.find, request.path_params["id"], identity.owner)
+        require_choice(wanted.choice, identity)
+        is_late = not self._questions.is_waiting(found.session_id)
+        is_first = await asyncio.to_thread(
+            lambda: self._questions.decide(found, wanted.choice, wanted.reason, every_scope=wanted.every_scope)
+        )
+        if not is_first:
+            raise RunRefused("this request was answered already", 409)
+        run_id = await self._go_on(found) if is_late and wanted.choice != "deny" else None
+        answer = {"decided": found.asked.id, "choice": wanted.choice, "late": is_late, "run_id": run_id}
+        return JSONResponse(answer)
+
+    async def _go_on(self, found: OpenQuestion) -> str | None:
+        """Start a run that goes on after an approval whose own run is gone; None if the session is busy."""
+        if self._runs.is_busy(found.session_id):
+            return None
+        await asyncio.to_thread(self._questions.grant_late, found)
+        owner = (await asyncio.to_thread(self._sessions.owners, [found.session_id])).get(found.session_id, "")
+        said = user_message(f"I approve now, once: {found.asked.command}\nGo on with it.")
+        return (await self._runs.start(found.session_id, said, owner)).id
+
+    async def answer(self, request: Request) -> Response:
+        wanted = await body_of(request, AnswerRequest)
+        found = await asyncio.to_thread(self._questions.find, request.path_params["id"], _owner(request))
+        if not self._questions.answer(found, wanted.text):
+            raise RunRefused("this question was answered already", 409)
+        return JSONResponse({"answered": found.asked.id})
+
+    async def audit(self, request: Request) -> Response:
+        owner, limit = _owner(request), limit_of(request)
+
+        def read() -> list[ApprovalRecord]:
+            records = self._log.records()[::-1]
+            owners = self._sessions.owners({one.request.session_key for one in records})
+            # Calls without a session are those of the terminal, which belongs to the owner of the home.
+            return [one for one in records if owners.get(one.request.session_key, "") == owner][:limit]
+
+        found = await asyncio.to_thread(read)
+        return JSONResponse({"decisions": [_decision(one) for one in found]})
+
+
+def _owner(request: Request) -> str:
+    return identity_of(request.scope).owner
+
+
+def _question(wanted: RunRequest) -> Message:
+    if any(not one.startswith("data:image/") for one in wanted.images):
+        raise msgspec.ValidationError("send images as `data:image/…` URLs; the server fetches none")
+    if not wanted.images:
+        return user_message(wanted.text)
+    return Message(role="user", content=(Text(wanted.text), *(image_at(one) for one in wanted.images)))
+
+
+def _shown(record: RunRecord) -> JsonObject:
+    shown: JsonObject = msgspec.to_builtins(record)
+    return {name: value for name, value in shown.items() if name not in ("digest", "owner")}
+
+
+async def _live(run: Run, after: int) -> AsyncIterator[str]:
+    yield f"retry: {RETRY_MS}\n\n"
+    async for one in with_pings(run, min(after, len(run.events))):
+        yield PING if one is None else _sse(one.number, msgspec.json.encode(one.event).decode())
+
+
+async def _stored(events: Sequence[StoredEvent]) -> AsyncIterator[str]:
+    yield f"retry: {RETRY_MS}\n\n"
+    for one in events:
+        yield _sse(one.number, one.body)
+
+
+def _sse(number: int, body: str) -> str:
+    return f"id: {number}\ndata: {body}\n\n"
+
+
+def _question_shown(one: OpenQuestion) -> JsonObject:
+    shown = {"session_id": one.session_id, "asked_at": one.asked_at, **msgspec.to_builtins(one.asked)}
+    if one.request is not None:
+        shown |= _details(one.request)
+    return shown
+
+
+def _details(request: ApprovalRequest) -> JsonObject:
+    """What a person wants to know before they decide; no part of the events, because a diff holds what files contain."""
+    dangers = [
+        {"name": one.description, "reason": redact(one.reason), "scope": one.scope, "paths": one.paths}
+        for one in request.dangers
+    ]
+    return {
+        "tool": request.tool,
+        "title": request.title or request.tool,
+        "call_id": request.call_id,
+        "cwd": request.cwd,
+        "backend": request.backend,
+        "dangers": dangers,
+        "origins": [redact(str(one)) for one in request.findings if not one.vouched],
+        "diff": redact(request.diff),
+    }
+
+
+def _decision(record: ApprovalRecord) -> JsonObject:
+    request, answer = record.request, record.answer
+    return {
+        "id": record.id,
+        "code": code_of(record.id),
+        "session_id": request.session_key,
+        "tool": request.tool,
+        "command": request.command,
+        "description": request.description,
+        "reasons": [danger.reason for danger in request.dangers],
+        "asked_at": request.asked_at,
+        "answered_at": record.answered_at or None,
+        "choice": answer.choice if answer is not None else None,
+        "reason": answer.reason if answer is not None else "",
+        "decided_by": answer.decided_by if answer is not None else "",
+    }

@@ -1,0 +1,196 @@
+"""Owners: nobody reaches what belongs to another one, whatever the route."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.serve.agent_serving import CONFIG, Served, serving
+from tests.serve.test_native_api import follow, start, waiting
+from toolcrib.config.load import load_settings
+from toolcrib.config.paths import Home
+from toolcrib.core.messages import user_message
+from toolcrib.cron.jobs import Job
+from toolcrib.cron.store import JobStore
+from toolcrib.process_identity import Identity
+from toolcrib.processes.process import ProcessRecord
+from toolcrib.providers.scripted import calls
+from toolcrib.serve.api_routes import ApiRoute
+from toolcrib.serve.app import UnsafeStart, require_separate_owners
+from toolcrib.serve.tokens import ServerTokens, TokenError
+from toolcrib.sessions.memory import MemoryOperation
+from toolcrib.sessions.search import SessionSearchService
+
+APART = CONFIG + "terminal: {backend: docker}\n"
+SECRET = "marzipan"
+SHARED = {"/api/tools/{name}/call", "/api/skills/{name}", "/api/mcp/{name}/reconnect", "/api/settings/{key}"}
+"""Routes whose ids belong to the server and not to an owner."""
+BODIES: dict[str, Any] = {
+    "RunRequest": {"text": "hello"},
+    "SteerRequest": {"text": "hello"},
+    "DecisionRequest": {"choice": "once"},
+    "AnswerRequest": {"text": "hello"},
+    "SessionChange": {"title": "mine"},
+    "JobDraft": {"prompt": "other"},
+}
+
+
+class Belongings:
+    """One thing of each kind that belongs to the owner of a token."""
+
+    def __init__(self, ids: dict[str, str], response: str) -> None:
+        self.ids = ids
+        self.response = response
+
+    def path(self, route: ApiRoute) -> str:
+        """The route with the id of one of them; fails for a kind that this test does not know."""
+        kind = route.path.split("/")[2]
+        return re.sub(r"{\w+}", self.ids[kind], route.public_path)
+
+
+@asynccontextmanager
+async def belongings(served: Served, http: httpx2.AsyncClient, owner: str) -> AsyncIterator[Belongings]:
+    """Sessions with a secret, a run that waits, a job, a process, a question, a stored answer and a memory."""
+    host = served.server.host
+    answered = (await http.post("/v1/responses", json={"input": f"{SECRET} cake"})).json()
+    run = await start(http, f"the {SECRET} is hidden")
+    asked = await waiting(served, http)
+    session = run["session_id"]
+    store = JobStore(host.settings.home.cron_file, owner=owner)
+    job = store.add(Job(id="", name=f"job of {owner}", schedule="every 2h", since=0.0, prompt=SECRET))
+    store.close()
+    record = ProcessRecord(
+        id=f"proc_{owner or 'home'}", session_key=session, command=f"echo {SECRET}", owner=Identity(1),
+        started_at=0.0, status="exited", ended_at=1.0,
+    )  # fmt: skip
+    host.runtime.terminal.processes.registry.remember_finished(record)
+    host.memories_of(owner).change("memory", [MemoryOperation(action="add", content=f"knows {SECRET}")])
+    question = asyncio.ensure_future(served.server.questions.ask_text(session, f"Which {SECRET}?", ()))
+    try:
+        async with asyncio.timeout(30):
+            while not (found := (await http.get("/api/questions")).json()["questions"]):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        ids = {"sessions": session, "runs": run["id"], "approvals": asked["id"], "jobs": job.id}
+        yield Belongings({**ids, "processes": record.id, "questions": found[0]["id"]}, answered["id"])
+    finally:
+        question.cancel()
+        await http.post(f"/api/runs/{run['id']}/stop")
+        await follow(http, run["id"])
+
+
+async def test_no_route_reaches_what_belongs_to_somebody_else(home: Path) -> None:
+    """Every route of the table: with the id of another owner it is 404; without an id it shows nothing of theirs."""
+    steps = ["sweet", calls("remove", {"path": "x"}), "ok"]
+    async with serving(home, steps, APART) as served, served.http() as http:
+        token = served.server.tokens.create("anna", ["chat", "approve"], "anna")
+        async with served.http(token) as anna, belongings(served, http, "") as theirs:
+            for route in served.server.api_routes():
+                if "{" not in route.path and route.method == "GET":
+                    shown = await anna.get(route.path, params={"q": SECRET})
+                    leaked = [id for id in theirs.ids.values() if id in shown.text]
+                    assert (SECRET in shown.text, leaked) == (False, []), route.path
+                elif "{" in route.path and route.path not in SHARED:
+                    body = BODIES.get(route.body.__name__, {}) if route.body is not None else None
+                    response = await anna.request(
+                        route.method, theirs.path(route), json=body, params={"path": "x", "format": "openai"}
+                    )
+                    expected = 403 if route.scope == "admin" else 404
+                    assert response.status_code == expected, (route.method, route.path, response.text)
+            others = [
+                await anna.get(f"/v1/responses/{theirs.response}"),
+                await anna.delete(f"/v1/responses/{theirs.response}"),
+                await anna.post("/api/runs", json={"text": "x", "session_id": theirs.ids["sessions"]}),
+                await anna.post("/api/tools/echo/call", json={"session_id": theirs.ids["sessions"]}),
+                await anna.post(
+                    "/v1/chat/completions",
+                    json={"messages": [{"role": "user", "content": "x"}]},
+                    headers={"X-Toolcrib-Session-Id": theirs.ids["sessions"]},
+                ),
+                await anna.post(
+                    "/v1/chat/completions",
+                    json={"messages": [{"role": "user", "content": f"/approve {theirs.ids['approvals']}"}]},
+                ),
+            ]
+            still = (await http.get(f"/api/sessions/{theirs.ids['sessions']}")).json()
+
+    assert [one.status_code for one in others] == [404] * len(others)
+    assert served.removed == []
+    assert still["title"] != "mine"
+
+
+async def test_not_even_the_owner_of_the_home_reaches_other_owners_by_id(home: Path) -> None:
+    async with serving(home, ["sweet", calls("remove", {"path": "x"}), "ok"], APART) as served, served.http() as http:
+        token = served.server.tokens.create("anna", ["chat", "approve"], "anna")
+        async with served.http(token) as anna, belongings(served, anna, "anna") as hers:
+            codes = {
+                route.path: (await http.get(hers.path(route), params={"path": "x"})).status_code
+                for route in served.server.api_routes()
+                if "{" in route.path and route.method == "GET" and route.path not in SHARED
+            }
+            listed = (await http.get("/api/sessions")).text
+
+    assert set(codes.values()) == {404}, codes
+    assert hers.ids["sessions"] not in listed
+
+
+async def test_agents_search_and_remember_for_their_owner_only(home: Path) -> None:
+    """The tools session_search and memory see what belongs to the owner of their session."""
+    async with serving(home, config=APART) as served:
+        host = served.server.host
+        mine, hers = (host.store.create(source="serve", owner=owner) for owner in ("", "anna"))
+        child = host.store.create(source="subagent", parent_id=hers.id)
+        host.store.append(mine.id, user_message(f"the {SECRET} recipe"))
+        host.memories_of("").change("memory", [MemoryOperation(action="add", content=f"knows {SECRET}")])
+        search = SessionSearchService(host.store)
+        answers = [
+            await search.handle(args, host.runtime.context(session_id=session))
+            for session in (hers.id, child.id)
+            for args in ({"query": SECRET}, {"session_id": mine.id}, {"around_message_id": 1}, {"profile": "x"})
+        ]
+        browsed = [await search.handle({}, host.runtime.context(session_id=one)) for one in (hers.id, child.id)]
+        remembered = [host.memory.snapshot(one) for one in (mine.id, hers.id, child.id)]
+
+    assert not [answer for answer in answers if "recipe" in answer]
+    assert not [answer for answer in browsed if mine.id in answer]
+    assert [SECRET in text for text in remembered] == [True, False, False]
+    assert child.owner == "anna"
+
+
+def test_several_owners_need_environments_of_their_own(home: Path) -> None:
+    """With the backend `local` the server does not start."""
+    home.mkdir(parents=True, exist_ok=True)
+    settings = load_settings(Home(home))
+    tokens = ServerTokens(settings.home)
+    require_separate_owners(settings, tokens)
+    tokens.create("laptop", ["chat"], "anna")
+
+    with pytest.raises(UnsafeStart, match="anna"):
+        require_separate_owners(settings, tokens)
+    (home / "config.yaml").write_text(APART)
+    require_separate_owners(load_settings(Home(home)), tokens)
+
+
+async def test_a_token_of_another_owner_is_refused_while_the_server_runs(home: Path) -> None:
+    """One that was created after the start, on a backend that keeps nobody apart."""
+    async with serving(home) as served:
+        token = served.server.tokens.create("anna", ["chat"], "anna")
+        async with served.http(token) as anna:
+            response = await anna.get("/api/sessions")
+
+    assert response.status_code == 403
+
+
+def test_only_the_owner_of_the_home_administers(home: Path) -> None:
+    tokens = ServerTokens(load_settings(Home(home)).home)
+    with pytest.raises(TokenError, match="admin"):
+        tokens.create("anna", ["chat", "admin"], "anna")
+    with pytest.raises(TokenError, match="no name"):
+        tokens.create("anna", ["chat"], "../anna")
+    assert tokens.owners() == {""}
