@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from acp.schema import ListSessionsResponse, SessionInfo
-from msgspec import Struct
 from msgspec.structs import replace
 
 from toolcrib.acp.approvals import EditorApprover, EditorAsker
 from toolcrib.acp.editor import Editor
 from toolcrib.acp.servers import with_editor_servers
-from toolcrib.acp.session import EditorSession
+from toolcrib.acp.session import EditorSession, OpenedHost
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.host import AgentHost
 from toolcrib.api import adopt_runtime
@@ -27,16 +26,6 @@ from toolcrib.sessions.store import SessionStore
 PLATFORM = "acp"
 """The source of the sessions that editors open."""
 LISTED = 50
-
-
-class OpenedHost(Struct, frozen=True, kw_only=True):
-    """Where an agent of an editor works."""
-
-    host: AgentHost
-    approver: EditorApprover | None
-    """Asks in the editor; None if approvals are given elsewhere."""
-    problems: tuple[str, ...] = ()
-    """What the person should know, as sentences."""
 
 
 class SessionHosts(Protocol):
@@ -55,6 +44,12 @@ class SessionHosts(Protocol):
         """Whether the editor may see a stored session."""
         ...
 
+    @property
+    def owner(self) -> str:
+        """Whose sessions these are; empty for the owner of the home."""
+        ...
+
+    @property
     def toolsets(self) -> list[str] | None:
         """The toolsets of the agents; None means those of the config."""
         ...
@@ -66,6 +61,9 @@ class SessionHosts(Protocol):
 
 class OwnHosts:
     """One host for each session: its folder is its workspace, and its MCP servers are its own."""
+
+    owner = ""
+    toolsets: list[str] | None = None
 
     def __init__(self) -> None:
         self.settings = load_settings()
@@ -100,10 +98,7 @@ class OwnHosts:
             await host.close()
 
     def may_open(self, session: Session) -> bool:
-        return True
-
-    def toolsets(self) -> list[str] | None:
-        return None
+        return session.owner == self.owner
 
     async def end(self) -> None:
         if self._first is not None:
@@ -167,7 +162,7 @@ class EditorSessions:
     def list(self, cwd: str | None, cursor: str | None) -> ListSessionsResponse:
         """The sessions with messages, newest first."""
         at = int(cursor) if cursor and cursor.isdecimal() else 0
-        found = self._hosts.store.list(limit=LISTED, offset=at, cwd=cwd)
+        found = self._hosts.store.list(limit=LISTED, offset=at, cwd=cwd, owner=self._hosts.owner)
         infos = [
             SessionInfo(
                 session_id=one.id,
@@ -198,14 +193,15 @@ class EditorSessions:
         except BaseException:
             await self._hosts.close(opened.host)
             raise
-        session = EditorSession(self._editor, agent, opened.approver, opened.problems)
+        session = EditorSession(self._editor, agent, opened)
         if opened.approver is not None:
             session.use_editor()
         self._open[agent.session_id] = session
         return session
 
     def _agent(self, host: AgentHost, folder: str, stored: Session | None) -> Agent:
-        options: dict[str, Any] = {"host": host, "cwd": folder, "toolsets": self._hosts.toolsets()}
+        hosts = self._hosts
+        options: dict[str, Any] = {"host": host, "cwd": folder, "toolsets": hosts.toolsets, "owner": hosts.owner}
         if stored is None:
             return Agent(**options)
         try:
