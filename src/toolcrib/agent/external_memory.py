@@ -21,6 +21,7 @@ from toolcrib.config.redact import redact
 from toolcrib.core.attempt import attempt, attempt_async
 from toolcrib.core.errors import ToolcribError, UnknownName
 from toolcrib.core.types import Effect, JsonObject, Source
+from toolcrib.memory_providers.honcho import HonchoMemory
 from toolcrib.registry.results import tool_error, untrusted
 from toolcrib.runtime import Runtime
 
@@ -121,11 +122,9 @@ class ExternalMemory:
         return found
 
     def _bundled(self, name: str) -> Any:
-        # Each needs an extra, and most homes use neither.
         if name == "honcho":
-            from toolcrib.memory_providers.honcho import HonchoMemory  # noqa: PLC0415
-
             return HonchoMemory(environment())
+        # It brings an HTTP client, and few homes use it.
         from toolcrib.memory_providers.mem0 import Mem0Memory  # noqa: PLC0415
 
         return Mem0Memory(environment(), lambda: self._runtime.services.web.client)

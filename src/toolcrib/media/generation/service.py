@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from secrets import token_hex
@@ -17,8 +17,14 @@ from toolcrib.config.settings import Settings
 from toolcrib.core.context import Services, ToolContext
 from toolcrib.core.errors import ConfigError, ToolcribError, UnknownName
 from toolcrib.core.types import Effect, JsonObject
-from toolcrib.media.generation.image_services import FalImages, GeminiImages, OpenAIImages, ReplicateImages
-from toolcrib.media.generation.plugin_services import of_plugins
+from toolcrib.media.generation.hosted import (
+    FalImages,
+    FalVideos,
+    GeminiImages,
+    OpenAIImages,
+    ReplicateImages,
+    XaiVideos,
+)
 from toolcrib.media.generation.provider import (
     RATIOS,
     GeneratedMedia,
@@ -31,11 +37,11 @@ from toolcrib.media.generation.provider import (
     image_extension,
     video_extension,
 )
-from toolcrib.media.generation.video_services import FalVideos, XaiVideos
 from toolcrib.media.images import MediaFailed, MediaSources
 from toolcrib.registry.results import sendable, tool_error, tool_result
 from toolcrib.web.hosted_service import ServiceSpec
 from toolcrib.web.http_client import GuardedClient
+from toolcrib.web.plugin_provider import PluginProvider, declared_objects
 
 MEGABYTE = 1_000_000
 MAX_SOURCES = 8
@@ -313,3 +319,57 @@ def _write(folder: Path, suffix: str, data: bytes) -> Path:
     path = folder / f"{datetime.now():%Y%m%d-%H%M%S}-{token_hex(4)}.{suffix}"
     path.write_bytes(data)
     return path
+
+
+class PluginGenerator(PluginProvider):
+    """A plugin's object that makes images or videos."""
+
+    is_free = False
+
+    def __init__(self, provider: Any, seconds: float, kind: str) -> None:
+        super().__init__(provider, seconds)
+        self._kind = kind
+
+    @property
+    def can_edit(self) -> bool:
+        given = self.ask("capabilities", {})
+        modalities = given.get("modalities", ()) if isinstance(given, Mapping) else ()
+        return "image" in modalities
+
+    def model_for(self, *_: object, **__: object) -> str:
+        return str(self.ask("default_model", "") or "")
+
+    async def make_image(self, request: ImageRequest) -> GeneratedMedia:
+        images = [image.data_url for image in request.images]
+        given: dict[str, Any] = {"image_url": images[0], "reference_image_urls": images[1:] or None} if images else {}
+        return await self._made(request.prompt, request.aspect_ratio, **given)
+
+    async def make_video(self, request: VideoRequest) -> GeneratedMedia:
+        images = [image.data_url for image in request.images]
+        given: dict[str, Any] = {
+            "model": request.model,
+            "image_url": images[0] if images else None,
+            "reference_image_urls": images[1:],
+            "duration": request.duration,
+            "aspect_ratio": request.aspect_ratio,
+            "resolution": request.resolution,
+            "negative_prompt": request.negative_prompt,
+            "audio": request.audio,
+            "seed": request.seed,
+        }
+        named = {name: value for name, value in given.items() if value not in (None, "", [])}
+        return await self._made(request.prompt, **named)
+
+    async def _made(self, *arguments: Any, **options: Any) -> GeneratedMedia:
+        answer = await self.call(self.provider.generate, *arguments, **options)
+        self.require_success(answer)
+        made = answer.get(self._kind) if isinstance(answer, Mapping) else None
+        if not isinstance(made, str) or not made:
+            raise self.malformed()
+        return GeneratedMedia(path=made, model=str(answer.get("model") or ""))
+
+
+def of_plugins(plugins: Sequence[Any], kind: str, seconds: float) -> list[PluginGenerator]:
+    """What the loaded plugins offer, for `image` or `video`."""
+    found = [PluginGenerator(one, seconds, kind) for one in declared_objects(plugins, f"{kind}_gen_provider")]
+    return [one for one in found if one.name and one.is_available]

@@ -12,6 +12,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy
+
 from toolcrib.worker_processes import WorkerAnswer, serve_jobs
 
 SAMPLE_RATE = 16_000
@@ -31,9 +33,6 @@ def main() -> int:
 
 
 def _answer(job: dict[str, Any], data: bytes) -> WorkerAnswer:
-    # An extra, and only this process needs it.
-    import numpy  # noqa: PLC0415
-
     samples = numpy.frombuffer(data[: len(data) // 2 * 2], dtype="<i2").astype(numpy.float32) / 32_768
     model = _model(job["folder"])
     texts = [model.text(chunk) for chunk in chunks(samples)]
@@ -77,8 +76,6 @@ class Moonshine:
         return self.words(self._tokens(samples, limit))
 
     def _tokens(self, samples: Any, limit: int) -> list[int]:
-        import numpy  # noqa: PLC0415
-
         audio = samples[numpy.newaxis, :]
         given = {one.name for one in self._encoder.get_inputs()}
         mask = {"attention_mask": numpy.ones_like(audio, dtype=numpy.int64)} if "attention_mask" in given else {}

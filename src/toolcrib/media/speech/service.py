@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -142,15 +142,15 @@ class SpeechService:
         return speaker
 
     def _hosted_speaker(self, name: str) -> Speaker | None:
-        # The HTTP client is an extra, and programs on this machine do without it.
-        from toolcrib.media.speech.hosted import SPEAKERS  # noqa: PLC0415
-
         settings = self._settings.tts
-        spec = SPEAKERS[name]
+        spec = _hosted().SPEAKERS[name]
         access = spec.access(self._client, "text_to_speech", own_url=settings.base_url, key_env=settings.key_env)
         if access is None:
             return None
-        return spec.speech(msgspec.structs.replace(access, seconds=settings.timeout), settings.model, settings.voice)
+        speaker: Speaker = spec.speech(
+            msgspec.structs.replace(access, seconds=settings.timeout), settings.model, settings.voice
+        )
+        return speaker
 
     async def _speak(self, args: JsonObject, ctx: ToolContext) -> JsonObject:
         text, path = str(args.get("text") or "").strip(), str(args.get("output_path") or "").strip()
@@ -240,14 +240,13 @@ class SpeechService:
     def _listener_named(self, name: str) -> Listener | None:
         if name == "moonshine":
             return self._local if is_installed() else None
-        from toolcrib.media.speech.hosted import LISTENERS  # noqa: PLC0415 - an extra, as above
-
         settings = self._settings.stt
-        spec = LISTENERS[name]
+        spec = _hosted().LISTENERS[name]
         access = spec.access(self._client, "text_to_speech", own_url=settings.base_url, key_env=settings.key_env)
         if access is None:
             return None
-        return spec.listener(msgspec.structs.replace(access, seconds=settings.timeout), settings.model)
+        listener: Listener = spec.listener(msgspec.structs.replace(access, seconds=settings.timeout), settings.model)
+        return listener
 
     @cached_property
     def _local(self) -> MoonshineListener:
@@ -263,3 +262,10 @@ def _write(folder: Path, speech: Speech) -> Path:
     path = folder / f"{datetime.now():%Y%m%d-%H%M%S}-{token_hex(4)}.{speech.format}"
     path.write_bytes(speech.data)
     return path
+
+
+def _hosted() -> Any:
+    """The module of services elsewhere: its HTTP client is an extra, and programs on this machine do without it."""
+    from toolcrib.media.speech import hosted  # noqa: PLC0415
+
+    return hosted
