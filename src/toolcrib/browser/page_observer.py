@@ -11,7 +11,7 @@ import msgspec
 from playwright.async_api import Error
 from playwright.async_api import TimeoutError as PlaywrightTimeout
 
-from toolcrib.browser.open_pages import PROBE_SECONDS, ActFailed, OpenPages, site_of
+from toolcrib.browser.open_pages import PROBE_SECONDS, ActFailed, OpenPages, shown_address, site_of
 from toolcrib.browser.page_facts import PASSWORDS, REST, TEXT, ElementFacts
 from toolcrib.browser.snapshot import PageSnapshot, changes, given_ref, read_snapshot, without_boxes
 from toolcrib.browser.tabs import DialogOpened, Tab
@@ -21,6 +21,8 @@ REST_MS = 10
 """How long a page must stay as it is after an act."""
 LOADED_REST_MS = 60
 """The same, if it loaded something: scripts need a moment to show it."""
+REST_SECONDS = 3.0
+"""How long a page may take to come to rest, or to say that it does not."""
 MAX_ELEMENTS = 150_000
 """Larger pages cannot be read as a tree within a bearable time."""
 MAX_TEXT_CHARS = 4_000
@@ -73,7 +75,8 @@ class PageObserver:
         try:
             tab, state, snapshot = await self.settled(tab, 0 if is_still else REST_MS)
         except DialogOpened:
-            return self._with_events(self._pages.current(), {"success": True, "url": self._pages.current().page.url})
+            tab = self._pages.current()
+            return self._with_events(tab, {"success": True, "url": shown_address(tab.page.url)})
         return self._with_events(tab, self._described(tab, state, snapshot, whole=whole, full=full))
 
     async def look(self, tab: Tab, *, full: bool) -> JsonObject:
@@ -84,7 +87,7 @@ class PageObserver:
         return await self.report(tab, whole=True, full=full, is_still=True)
 
     def _described(self, tab: Tab, state: PageState, snapshot: PageSnapshot, *, whole: bool, full: bool) -> JsonObject:
-        report: JsonObject = {"success": True, "url": tab.page.url, "title": state.title[:200]}
+        report: JsonObject = {"success": True, "url": shown_address(tab.page.url), "title": state.title[:200]}
         if state.total > state.height + 1:
             report["scroll_position"] = f"{state.top} of {max(0, state.total - state.height)} pixels"
         return report | self._shown_part(tab, snapshot, state, whole=whole, full=full)
@@ -115,7 +118,7 @@ class PageObserver:
             if note["kind"] == "console_error":
                 errors.append(note["text"])
             elif note["kind"] == "new_tab":
-                report.setdefault("new_tabs", []).append(f"{note['tab'].id} {note['tab'].page.url}")
+                report.setdefault("new_tabs", []).append(f"{note['tab'].id} {shown_address(note['tab'].page.url)}")
             else:
                 events.append(f"{note['kind']}: {note['text']}")
         if events:
@@ -189,14 +192,20 @@ class PageObserver:
     async def _ask(self, tab: Tab, rest_ms: list[int], *, with_tree: bool) -> tuple[str, str]:
         """What the page says about itself and, in the same breath, its tree."""
         if not with_tree:
-            return str(await tab.page.evaluate(REST, rest_ms)), ""
-        found: list[str | BaseException] = await asyncio.gather(
-            tab.page.evaluate(REST, rest_ms), self._tree(tab), return_exceptions=True
-        )
-        for one in found:
+            return await self._rested(tab, rest_ms), ""
+        said, tree = await asyncio.gather(self._rested(tab, rest_ms), self._tree(tab), return_exceptions=True)
+        for one in (said, tree):
             if isinstance(one, BaseException):
                 raise one
-        return str(found[0]), str(found[1])
+        return str(said), str(tree)
+
+    async def _rested(self, tab: Tab, rest_ms: list[int]) -> str:
+        """What the page says about itself when it rests; one that replaced the timers is asked without them."""
+        try:
+            async with asyncio.timeout(REST_SECONDS):
+                return str(await tab.page.evaluate(REST, rest_ms))
+        except TimeoutError:
+            return str(await tab.page.evaluate(REST, [0, 0]))
 
     async def _tree(self, tab: Tab) -> str:
         return await tab.page.aria_snapshot(mode="ai", boxes=True, timeout=self._pages.answer_ms)
