@@ -65,7 +65,9 @@ class PageObserver:
         """What the model saw last of each tab: its address and lines."""
         self._states: dict[Tab, PageState] = {}
         self._trees: dict[Tab, str] = {}
-        """What the last snapshot of each tab was made of."""
+        """What the last snapshot of each tab was made of, without boxes."""
+        self._texts: dict[Tab, tuple[str, int]] = {}
+        """The last snapshot of each tab within the limit, and how many lines are left out."""
 
     def last_snapshot(self, tab: Tab) -> PageSnapshot | None:
         return self._snapshots.get(tab)
@@ -93,7 +95,8 @@ class PageObserver:
         return report | self._shown_part(tab, snapshot, state, whole=whole, full=full)
 
     def _shown_part(self, tab: Tab, snapshot: PageSnapshot, state: PageState, *, whole: bool, full: bool) -> JsonObject:
-        text, left_out = snapshot.cut(self._pages.settings.snapshot_chars, full=full)
+        limit = self._pages.settings.snapshot_chars
+        text, left_out = snapshot.cut(limit, full=True) if full else self._texts[tab]
         lines = text.splitlines()
         before = self._shown.get(tab)
         self._shown[tab] = (tab.page.url, lines)
@@ -220,17 +223,18 @@ class PageObserver:
 
     async def _is_unchanged(self, tab: Tab) -> bool:
         """Whether the last snapshot still holds; False if boxes decided what it shows, because they take time."""
-        if self._trees.get(tab) is None or self._snapshots[tab].cut(self._pages.settings.snapshot_chars)[1]:
+        if tab not in self._trees or self._texts[tab][1]:
             return False
         tree = await self._pages.read(tab, tab.page.aria_snapshot(mode="ai", timeout=self._pages.answer_ms))
-        return tree == without_boxes(self._trees[tab])
+        return tree == self._trees[tab]
 
     async def _keep(self, tab: Tab, state: PageState, tree: str) -> PageSnapshot:
         """Remember the snapshot, so that its refs are known."""
         self.facts.clear()
         snapshot = read_snapshot(tree, state.height).without(await self._passwords(tab, state))
-        self._trees[tab] = tree
-        for kept in (self._snapshots, self._shown, self._states, self._trees):
+        self._trees[tab] = without_boxes(tree)
+        self._texts[tab] = snapshot.cut(self._pages.settings.snapshot_chars)
+        for kept in (self._snapshots, self._shown, self._states, self._trees, self._texts):
             for gone in [one for one in kept if one not in self._pages.tabs.tabs]:
                 del kept[gone]
         self._snapshots[tab] = snapshot
