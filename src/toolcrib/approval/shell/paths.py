@@ -6,7 +6,13 @@ import re
 from posixpath import normpath
 from typing import Literal
 
-from toolcrib.approval.paths import LOADED_BY_PYTHON, PROGRAMS_IN_HOME, PROTECTED_IN_HOME, STARTS_IN_HOME
+from toolcrib.approval.paths import (
+    LOADED_BY_PYTHON,
+    PROGRAMS_IN_HOME,
+    PROTECTED_IN_HOME,
+    RECIPES_IN_HOME,
+    STARTS_IN_HOME,
+)
 from toolcrib.approval.shell.file_lookup import follow_made_links
 from toolcrib.approval.shell.model import MAX_PATH, UNKNOWN, ExpandedWord, name_set
 from toolcrib.approval.shell.state import ShellState
@@ -213,7 +219,7 @@ def is_protected(path: str, state: ShellState) -> bool:
     if any(path == own or path.startswith(own + "/") for own in state.own):
         return True
     in_home = home_relative(path, state)
-    if in_home is not None and any(pattern.match(in_home) for pattern in IN_HOME):
+    if in_home is not None and (in_home.lower() in RECIPES_IN_HOME or any(each.match(in_home) for each in IN_HOME)):
         return True
     return path[-4:] in (".pth", "e.py") and LOADED_BY_PYTHON.search(path) is not None and not in_workspace(path, state)
 
