@@ -61,6 +61,12 @@ SECRET_DIRECTORY = re.compile(
     r"|approvals\.jsonl|(?:sessions|cron)\.db|mcp_tokens(?:/|$)|serve(?:/|$)))"
 )
 """Searched for in the whole path with a leading slash; every alternative starts with the same two characters."""
+NAMED_LIKE_KEYS = name_set(
+    "credentials credentials.json credentials.toml credentials.yml credentials.yaml auth.json auth.toml token tokens "
+    "token.json tokens.json hub access_token access_tokens.json api_key apikey secrets secrets.json"
+)
+IN_HIDDEN_FOLDER = re.compile(r"(?:/(?:home|Users)/[^/]+|/root|/var/root)/\.(?!cache/|git/)")
+"""Where programs keep what they log in with."""
 OWN_TOKENS = ("/serve/token", "/serve/tokens.json")
 """Whoever has one of these answers approvals over HTTP; they may be in any folder that is our home."""
 SSH_DIRECTORY = re.compile(r"/\.ssh/(?!known_hosts|config$|authorized_keys)")
@@ -266,6 +272,7 @@ def is_secret(path: str) -> bool:
         or SECRET_SUFFIX.search(name)
         or SECRET_SYSTEM_FILE.match(path)
         or "/run/secrets/" in path
+        or (name in NAMED_LIKE_KEYS and IN_HIDDEN_FOLDER.match(path))
         or ("/" + path).endswith(OWN_TOKENS)
         or "Library/Keychains" in path
         or holds_ssh_key("/" + path)
