@@ -12,7 +12,8 @@ from typing import Any
 
 from playwright.async_api import CDPSession, Error
 
-from toolcrib.browser.session import ActFailed, BrowserSession
+from toolcrib.browser.open_pages import ActFailed
+from toolcrib.browser.session import BrowserSession
 from toolcrib.core.ports import WebGuard
 from toolcrib.core.types import Effect, JsonObject
 

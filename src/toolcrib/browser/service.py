@@ -17,9 +17,10 @@ from playwright.async_api import Error, FilePayload, Playwright, async_playwrigh
 from toolcrib.browser import devtools
 from toolcrib.browser.chromium import BrowserFailed, ChromiumLedger, connect, is_remote, launch
 from toolcrib.browser.files import DownloadSaver, read_upload
+from toolcrib.browser.open_pages import ActFailed, BrowserLost
 from toolcrib.browser.page_facts import ElementFacts, click_effects, press_effects, type_effects
 from toolcrib.browser.proxy import GuardProxy
-from toolcrib.browser.session import TAB_ADDRESS, ActFailed, BrowserLost, BrowserSession
+from toolcrib.browser.session import TAB_ADDRESS, BrowserSession
 from toolcrib.browser.tabs import DialogOpened
 from toolcrib.config.page_files import PageFiles
 from toolcrib.config.settings import Settings
