@@ -259,7 +259,7 @@ def _shown(record: RunRecord) -> JsonObject:
 async def _live(run: Run, after: int) -> AsyncIterator[str]:
     yield f"retry: {RETRY_MS}\n\n"
     async for one in with_pings(run, min(after, len(run.events))):
-        yield PING if one is None else _sse(one.number, msgspec.json.encode(one.event).decode())
+        yield PING if one is None else _sse(one.number, one.body)
 
 
 async def _stored(events: Sequence[StoredEvent]) -> AsyncIterator[str]:
