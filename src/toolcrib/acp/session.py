@@ -9,7 +9,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from acp import RequestError, update_agent_message_text
+from acp import RequestError, update_agent_message_text, update_agent_thought_text
 from acp.schema import (
     AllowedOutcome,
     ConfigOptionUpdate,
@@ -228,6 +228,10 @@ class EditorSession:
     def announce(self) -> None:
         """Offer the commands once the answer to the request is on the way: editors drop what comes before it."""
         asyncio.get_running_loop().call_soon(lambda: self.outbox.add(self.commands.update()))
+
+    def tell(self, text: str) -> None:
+        """Show a note that is no part of the conversation."""
+        self.outbox.add(update_agent_thought_text(text))
 
     async def replay(self) -> None:
         """Show the whole conversation again, including what a summary replaced for the model."""
