@@ -71,6 +71,7 @@ bench: .venv/.dev
 	$(VENV) bench/web.py || missed=1; echo; \
 	$(VENV) bench/browser.py || missed=1; echo; \
 	$(VENV) bench/acp.py || missed=1; echo; \
+	$(VENV) bench/serve.py || missed=1; echo; \
 	$(VENV) bench/approval.py --write $(ARGS) || missed=1; exit $$missed
 
 wheel: .venv/.dev

@@ -61,17 +61,20 @@ async def test_a_signed_delivery_starts_one_run(home: Path, monkeypatch: pytest.
 async def test_nothing_else_gets_in(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong key, an old moment, another body, no signature, an unknown name, the token of the API: all the same."""
     monkeypatch.setenv("DEPLOY_KEY", KEY)
-    async with serving(home, config=CONFIG + HOOKS) as served, served.http() as owner:
-        async with httpx2.AsyncClient(base_url=served.url, trust_env=False) as other:
-            refused = [
-                await post(other, {}),
-                await post(other, signed(key="x" * 40)),
-                await post(other, signed(moment=time.time() - 3600)),
-                await post(other, signed(body=b"{}")),
-                await post(other, signed(), "/hooks/unknown"),
-                await post(other, {"X-Hub-Signature-256": "sha256=00"}, "/hooks/hub"),
-                await post(owner, {}),
-            ]
+    async with (
+        serving(home, config=CONFIG + HOOKS) as served,
+        served.http() as owner,
+        httpx2.AsyncClient(base_url=served.url, trust_env=False) as other,
+    ):
+        refused = [
+            await post(other, {}),
+            await post(other, signed(key="x" * 40)),
+            await post(other, signed(moment=time.time() - 3600)),
+            await post(other, signed(body=b"{}")),
+            await post(other, signed(), "/hooks/unknown"),
+            await post(other, {"X-Hub-Signature-256": "sha256=00"}, "/hooks/hub"),
+            await post(owner, {}),
+        ]
 
     assert {(one.status_code, one.text) for one in refused} == {(401, refused[0].text)}
     assert served.model.requests == []

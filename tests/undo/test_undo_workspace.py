@@ -20,7 +20,6 @@ from tests.undo.test_undo_commands import wait_until
 from tests.undo.test_undo_git import git
 from tests.undo.undo_work import SESSION, Work, working_in
 from toolcrib.approval.command_reader import read_command
-from toolcrib.core.context import ToolContext
 from toolcrib.core.types import Effect
 from toolcrib.undo import workspace
 from toolcrib.undo.history import FileHistory
@@ -218,7 +217,7 @@ def test_small_ignored_trees_come_back_after_a_command_that_does_not_name_them(w
 
 
 def test_what_is_not_recorded_of_ignored_folders_is_said_at_once(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large ignored folders are not saved; that files were deleted in them stands in the list, and is reported."""
+    """Large ignored folders are not saved; that files were deleted in them stands in the list, and with the result."""
     monkeypatch.setattr(workspace, "IGNORED_FILES", 20)
     git(work.folder, "init", "-q")
     work.path(".gitignore").write_text("build/\nnode_modules/\n__pycache__/\n")
@@ -227,10 +226,9 @@ def test_what_is_not_recorded_of_ignored_folders_is_said_at_once(work: Work, mon
         work.path(folder).mkdir()
         for number in range(30):
             work.path(f"{folder}/{number}").write_text("x")
-    said: list[str] = []
-    monkeypatch.setattr(ToolContext, "progress", lambda _, text: said.append(text))
 
-    work.run("make -s clean; rm -r __pycache__")
+    arguments = {"command": "make -s clean; rm -r __pycache__"}
+    said = work.runtime.call_sync("terminal", arguments, work.context()).notices
 
     lost = ["29 ignored files were deleted in build/", "the ignored folder node_modules/ was deleted"]
     assert sorted(work.notes()) == [f"not recorded: {one}" for one in lost]

@@ -29,7 +29,7 @@ from msgspec import Struct
 
 from toolcrib.acp.approvals import EditorApprover
 from toolcrib.acp.commands import EditorCommands
-from toolcrib.acp.editor import Editor, EditorRefused, Outbox
+from toolcrib.acp.editor import EditorConnection, EditorRefused, Outbox
 from toolcrib.acp.editor_files import BufferTexts, EditorFiles
 from toolcrib.acp.editor_terminals import EditorTerminalRunner
 from toolcrib.acp.prompts import prompt_message, spoken_words
@@ -87,7 +87,7 @@ class OpenedHost(Struct, frozen=True, kw_only=True):
 class EditorSession:
     """A session that an editor has open. Closing the host with it is up to the owner."""
 
-    def __init__(self, editor: Editor, agent: Agent, opened: OpenedHost) -> None:
+    def __init__(self, editor: EditorConnection, agent: Agent, opened: OpenedHost) -> None:
         self.agent = agent
         self.host: AgentHost = agent.host
         self._editor = editor

@@ -169,7 +169,7 @@ class PageObserver:
         while tab in self._pages.tabs.tabs:
             await self._pages.unless_dialog(tab, tab.loaded(deadline))
             is_small = tab in self._states and self._states[tab].elements <= MAX_ELEMENTS
-            rest_ms = [wait_ms, LOADED_REST_MS if wait_ms and tab.has_asked else wait_ms]
+            rest_ms = _rest(wait_ms, tab.asked)
             try:
                 raw_state, raw = await self._pages.read(tab, self._ask(tab, rest_ms, with_tree=is_small))
             except Error as error:
@@ -255,6 +255,13 @@ class PageObserver:
         if not same and node.role == "link":
             return ElementFacts(tag="a", label=node.label, host=site_of(tab.page.url))
         return same[0] if len(same) == 1 else None
+
+
+def _rest(wait_ms: int, asked: set[str]) -> list[int]:
+    """How long a page must stay as it is: without scripts, and with some."""
+    if not wait_ms or not asked:
+        return [wait_ms, wait_ms]
+    return [wait_ms if asked <= {"document", "stylesheet"} else LOADED_REST_MS, LOADED_REST_MS]
 
 
 def _read_state(text: str) -> PageState:

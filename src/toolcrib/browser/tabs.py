@@ -111,8 +111,8 @@ class Tab:
         """An act that a dialog interrupted; it goes on when the dialog is answered."""
         self.hosts: set[str] = set()
         """The hosts that its pages asked for since the last act."""
-        self.has_asked = False
-        """Whether it sent a request since then that it waits for."""
+        self.asked: set[str] = set()
+        """The kinds of requests since then that it waits for."""
         self._awaited: set[Request] = set()
         self._ended: list[Request] = []
         self._released: dict[str, ReleasedObject] = {}
@@ -128,7 +128,7 @@ class Tab:
     def request_started(self, request: Request) -> None:
         self.hosts.add(host_of(request.url))
         if request.resource_type in AWAITED_TYPES:
-            self.has_asked = True
+            self.asked.add(request.resource_type)
             self._awaited.add(request)
 
     def request_ended(self, request: Request) -> None:
@@ -169,7 +169,7 @@ class Tab:
         self.forget_requests()
         self._release(len(self._ended))
         self.hosts.clear()
-        self.has_asked = False
+        self.asked.clear()
 
     @property
     def is_loading(self) -> bool:

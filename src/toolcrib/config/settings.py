@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from toolcrib.config.acp_settings import AcpSettings
 from toolcrib.config.agent_settings import (
     AgentSettings,
     AuxiliarySettings,
@@ -37,7 +36,7 @@ from toolcrib.config.section import (
     item_text,
     shorthand,
 )
-from toolcrib.config.serve_settings import ServeSettings
+from toolcrib.config.serve_settings import AcpSettings, ServeSettings
 from toolcrib.config.speech_settings import SttSettings, TtsSettings
 from toolcrib.config.terminal_settings import TerminalSettings
 from toolcrib.config.vision_settings import VisionSettings

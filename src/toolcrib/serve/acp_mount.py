@@ -16,8 +16,9 @@ from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from toolcrib.acp.agent import EditorAgent
-from toolcrib.acp.editor import Editor
+from toolcrib.acp.editor import EditorConnection
 from toolcrib.acp.session import EditorSession, OpenedHost
+from toolcrib.acp.sessions import EditorSessions
 from toolcrib.acp.transport import encoded, is_message
 from toolcrib.agent.events import OnEvent, RunResult
 from toolcrib.agent.host import AgentHost
@@ -61,7 +62,8 @@ class AcpMount:
             await socket.close(TRY_LATER, str(refused))
             return
         await socket.accept()
-        agent = EditorAgent(lambda: ServedHosts(self._host, self._runs, self._questions, identity))
+        hosts = ServedHosts(self._host, self._runs, self._questions, identity)
+        agent = EditorAgent(lambda editor: EditorSessions(editor, hosts))
         connection = AgentSideConnection(agent, SocketTransport(socket), listening=False, use_unstable_protocol=True)
         with self._runs.stream():
             try:
@@ -120,7 +122,7 @@ class ServedHosts:
     def store(self) -> SessionStore:
         return self._host.store
 
-    def open(self, editor: Editor, cwd: str, servers: Sequence[Any]) -> OpenedHost:
+    def open(self, editor: EditorConnection, cwd: str, servers: Sequence[Any]) -> OpenedHost:
         if servers:
             # A server is a program to start, which is for whoever writes the config.
             raise UsageError("MCP servers for a served agent are named in its config; pass none")

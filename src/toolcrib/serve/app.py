@@ -118,7 +118,7 @@ class AgentServer:
             is_open=is_open,
             limits=lambda: self.host.settings.serve.limits,
             signed_prefix=PREFIX if serve.webhooks else "",
-            has_separate_owners=are_owners_apart(self.settings),
+            has_separate_owners=not why_owners_would_meet(self.settings),
             socket_paths=frozenset(one.path for one in editors),
             # A client of MCP may call every tool, as no owner in particular.
             scope_of=RouteScopes(native, {one.path: "admin" for one in mounted}),
@@ -205,21 +205,24 @@ def _acp_route(host: AgentHost, runs: RunManager, questions: PendingQuestions) -
     return AcpMount(host, runs, questions).route()
 
 
-def are_owners_apart(settings: Settings) -> bool:
-    """Whether each session works in an environment of its own, where it reaches nothing of another owner."""
+def why_owners_would_meet(settings: Settings) -> str:
+    """Why several owners would reach each other's things; empty if each session works in an environment of its own."""
+    if settings.memory.provider:
+        return f"would share the memories of {settings.memory.provider!r}; remove `memory.provider`"
     spec = resolve(settings, {}, session="owner", workspace=settings.home.root, environ={})
-    return is_self_contained(spec, settings.terminal)
+    if is_self_contained(spec, settings.terminal):
+        return ""
+    return (
+        f"could read each other's files on the backend {settings.terminal.backend!r}; set `terminal.backend` to one "
+        "with a container for each session, such as docker"
+    )
 
 
 def require_separate_owners(settings: Settings, tokens: ServerTokens) -> None:
     """Raises UnsafeStart if several owners would share one machine: a `cat` would cross from one to the other."""
-    others = sorted(tokens.owners() - {""})
-    if others and not are_owners_apart(settings):
-        raise UnsafeStart(
-            f"tokens belong to several owners ({', '.join(others)}), who could read each other's files on the backend "
-            f"{settings.terminal.backend!r}; set `terminal.backend` to one with a container for each session, such as "
-            "docker, or revoke these tokens"
-        )
+    others, why = sorted(tokens.owners() - {""}), why_owners_would_meet(settings)
+    if others and why:
+        raise UnsafeStart(f"tokens belong to several owners ({', '.join(others)}), who {why}, or revoke these tokens")
 
 
 def require_usable_tls(settings: ServeSettings) -> None:

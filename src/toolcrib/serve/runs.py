@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import math
 import secrets
 import threading
 import time
@@ -29,7 +30,7 @@ from toolcrib.sessions.records import Session
 
 logger = logging.getLogger(__name__)
 
-GATHER_SECONDS = 0.03
+GATHER_SECONDS = 0.05
 """Pieces of text that arrive within this time become one event."""
 WRITE_SECONDS = 0.1
 """How often new events are written to the database."""
@@ -54,6 +55,8 @@ class LoggedRunEvent(msgspec.Struct, frozen=True):
 
     number: int
     event: LoggedEvent
+    body: str
+    """As JSON, for all who follow and for the database."""
 
 
 class Run:
@@ -70,7 +73,7 @@ class Run:
         self._pieces: list[str] = []
         self._gathering: asyncio.TimerHandle | None = None
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
-        self._grew = asyncio.Event()
+        self._waiters: set[asyncio.Future[None]] = set()
 
     @property
     def id(self) -> str:
@@ -134,7 +137,9 @@ class Run:
 
     def _gathered(self) -> None:
         self._gathering = None
-        self._flush_text()
+        if self._pieces:
+            self._flush_text()
+            self._gathering = self._loop.call_later(GATHER_SECONDS, self._gathered)
 
     def _flush_text(self) -> None:
         if self._pieces:
@@ -143,21 +148,69 @@ class Run:
 
     def _append(self, event: LoggedEvent) -> None:
         number = len(self.events) + 1
-        self.events.append(LoggedRunEvent(number, event))
-        self.unwritten.append(StoredEvent(number, time.time(), _encode(event).decode()))
-        self._grew.set()
-        self._grew = asyncio.Event()
+        body = _encode(event).decode()
+        self.events.append(LoggedRunEvent(number, event, body))
+        self.unwritten.append(StoredEvent(number, time.time(), body))
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     async def follow(self, after: int = 0) -> AsyncIterator[LoggedRunEvent]:
         """The events after that number, as they happen, until the run has ended."""
-        while True:
-            while after < len(self.events):
-                one = self.events[after]
-                after += 1
+        async for one in self.follow_with_pings(after, math.inf):
+            if one is not None:
                 yield one
-            if self.result is not None:
-                return
-            await self._grew.wait()
+
+    async def follow_with_pings(self, after: int, seconds: float) -> AsyncIterator[LoggedRunEvent | None]:
+        """Like `follow`, with None now and then while nothing happens for so long."""
+        clock = _PingClock(self._loop, seconds)
+        try:
+            while True:
+                while after < len(self.events):
+                    one = self.events[after]
+                    after += 1
+                    yield one
+                if self.result is not None:
+                    return
+                # No task and no timer for each event: hundreds of streams have thousands of them in a second.
+                waiter = self._loop.create_future()
+                clock.waiter = waiter
+                self._waiters.add(waiter)
+                try:
+                    await waiter
+                finally:
+                    self._waiters.discard(waiter)
+                if after == len(self.events) and self.result is None:
+                    yield None
+        finally:
+            clock.stop()
+
+
+class _PingClock:
+    """Wakes a stream in which nothing happens, with one timer that runs all the time."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+        self.waiter: asyncio.Future[None] | None = None
+        self._loop = loop
+        self._seconds = seconds
+        self._before: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if math.isfinite(self._seconds):
+            self._timer = self._loop.call_later(self._seconds, self._tick)
+
+    def _tick(self) -> None:
+        """Wake the stream if it has waited for the same thing since the last time."""
+        if self.waiter is self._before and self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
+        self._before = self.waiter
+        self._schedule()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 class RunManager:

@@ -253,7 +253,7 @@ def _shown(record: RunRecord) -> JsonObject:
 async def _live(run: Run, after: int) -> AsyncIterator[str]:
     yield f"retry: {RETRY_MS}\n\n"
     async for one in with_pings(run, min(after, len(run.events))):
-        yield PING if one is None else _sse(one.number, msgspec.json.encode(one.event).decode())
+        yield PING if one is None else _sse(one.number, one.body)
 
 
 async def _stored(events: Sequence[StoredEvent]) -> AsyncIterator[str]:
@@ -274,7 +274,7 @@ def _question_shown(one: OpenQuestion) -> JsonObject:
 
 
 def _details(request: ApprovalRequest) -> JsonObject:
-    """What a person wants to know before they decide; no part of the events, because a diff holds what files contain."""
+    """What a person wants to know before they decide; not in events: a diff holds what files contain."""
     dangers = [
         {"name": one.description, "reason": redact(one.reason), "scope": one.scope, "paths": one.paths}
         for one in request.dangers

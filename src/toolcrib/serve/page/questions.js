@@ -2,8 +2,8 @@
 
 import { html, useEffect, useRef, useState } from "./vendor/preact-htm.js";
 import { at, get, post } from "./api.js";
-import { refreshWaiting, waiting } from "./conversation.js";
-import { announce, createStore, onLink, useNow, useStore } from "./state.js";
+import { conversation, open, refreshWaiting, waiting } from "./conversation.js";
+import { announce, createStore, onLink, useLoaded, useNow, useStore } from "./state.js";
 import { Ago, Diff, duration, visible } from "./text.js";
 
 export const me = createStore({ name: "", scopes: [] });
@@ -38,6 +38,8 @@ export function Approval({ item, known, takesKeys = false }) {
       const { late, run_id } = await post(at`/api/approvals/${asked.id}`, { choice, reason });
       setBusy(`done ${choice}`);
       announce(SAID[choice]);
+      // Its own run is gone, after a restart for example: another one goes on from here.
+      if (run_id && conversation.get().id === asked.session_id) open(asked.session_id);
       if (late && choice !== "deny") setProblem(run_id ? "The run goes on." : "The run had stopped waiting: the answer counts when it asks again.");
     } catch (error) {
       setBusy("");
@@ -125,6 +127,20 @@ export function Question({ item }) {
   </section>`;
 }
 
+const BY = { user: "a person", grant: "an earlier answer", timeout: "nobody in time", smart: "a model", policy: "the policy" };
+
+function Record({ waiting }) {
+  const { data, problem } = useLoaded(() => get("/api/audit?limit=50"), waiting);
+  const answered = (data?.decisions ?? []).filter((one) => one.choice);
+  if (problem) return html`<p class="problem" role="alert">${problem}</p>`;
+  if (!answered.length) return null;
+  return html`<section><h2>Record</h2><ul class="rows">${answered.map((one) => html`<li key=${one.id}><div>
+    <p class="title"><code>${visible(one.command || one.tool)}</code></p>
+    <p class="muted"><span class=${one.choice === "deny" || one.choice === "timeout" ? "no" : "yes"}>${visible(SAID[one.choice] ?? one.choice)}</span> by ${visible(BY[one.decided_by] ?? one.decided_by ?? "")}
+      ${one.answered_at ? html` <${Ago} at=${one.answered_at} />` : ""} · ${visible(one.description)}${one.reason ? ` · “${visible(one.reason)}”` : ""}</p></div>
+    <a href=${`/chat/${one.session_id}`} onClick=${onLink} aria-label=${`Open the conversation of ${visible(one.command || one.tool)}`}>Open</a></li>`)}</ul></section>`;
+}
+
 export function ApprovalsScreen() {
   const { approvals, questions, isKnown } = useStore(waiting);
   useStore(me);
@@ -134,5 +150,6 @@ export function ApprovalsScreen() {
     ${isKnown && !all.length && html`<p class="empty">Nothing waits for you. When an agent wants to do something dangerous, it asks here and in its conversation.</p>`}
     ${all.map((one, n) => html`<article key=${one.id} class="waiting"><p class="muted">Asked <${Ago} at=${one.asked_at} /> in <a href=${`/chat/${one.session_id}`} onClick=${onLink}>its conversation</a></p>
       ${one.kind === "approval" ? html`<${Approval} item=${one} takesKeys=${n === 0} />` : html`<${Question} item=${one} />`}</article>`)}
+    <${Record} waiting=${all.length} />
   </div>`;
 }
