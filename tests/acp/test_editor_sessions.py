@@ -10,7 +10,7 @@ from acp import RequestError
 from acp.schema import HttpMcpServer, McpServerStdio
 
 from tests.acp.editors import TestEditor, connected, started, write_home
-from toolcrib.acp.servers import with_editor_servers
+from toolcrib.acp.sessions import with_editor_servers
 from toolcrib.config.mcp_settings import McpServerSettings
 from toolcrib.sessions.store import SessionStore
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.media.services import OpenMedia, called, content
-from toolcrib.media.speech import moonshine
+from toolcrib.media.speech.local import MoonshineListener
 
 pytestmark = pytest.mark.services
 
@@ -38,7 +38,7 @@ async def test_what_is_spoken_here_is_understood_here(
     heard = await called(runtime, "read_file", path="voice.ogg")
 
     assert "telephone number is 456" in heard["content"], heard
-    monkeypatch.setattr(moonshine.MoonshineListener, "_run", None)
+    monkeypatch.setattr(MoonshineListener, "_run", None)
     again = await called(open_media(), "read_file", path="voice.ogg")
     assert "telephone number is 456" in again["content"]
 

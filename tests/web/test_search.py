@@ -19,7 +19,7 @@ from toolcrib.registry.registry import ToolRegistry
 from toolcrib.testing import ScriptedAsker, isolated_runtime
 from toolcrib.web import guard
 from toolcrib.web.provider_access import ProviderFailed
-from toolcrib.web.providers.keyless import Ddgs, exa_text_hits
+from toolcrib.web.providers.choose import Ddgs, exa_text_hits
 from toolcrib.web.service import NO, ONCE, YES
 
 KEY = "key-0123456789abcdef"

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-from acp.schema import ListSessionsResponse, SessionInfo
+from acp.schema import AcpMcpServer, HttpMcpServer, ListSessionsResponse, McpServerStdio, SessionInfo, SseMcpServer
+from msgspec import Struct
 from msgspec.structs import replace
 
 from toolcrib.acp.approvals import EditorApprover, EditorAsker
 from toolcrib.acp.editor import EditorConnection
-from toolcrib.acp.servers import with_editor_servers
 from toolcrib.acp.session import EditorSession, OpenedHost
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.host import AgentHost
 from toolcrib.api import adopt_runtime
 from toolcrib.config.load import load_settings
+from toolcrib.config.mcp_settings import McpServerSettings
 from toolcrib.core.errors import ToolcribError, UnknownSession, UsageError
 from toolcrib.sessions.records import Session
 from toolcrib.sessions.store import SessionStore
@@ -216,3 +218,67 @@ def _existing_folder(cwd: str) -> str:
     if not folder.is_absolute() or not folder.is_dir():
         raise UsageError(f"the working folder {cwd!r} must be an existing folder, as an absolute path")
     return str(folder)
+
+
+FROM_EDITOR = "-editor"
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+class EditorServers(Struct, frozen=True):
+    """The servers to connect, and why others are left out."""
+
+    servers: dict[str, McpServerSettings]
+    """Those of the config, and the editor's."""
+    problems: tuple[str, ...] = ()
+
+
+def with_editor_servers(
+    given: Sequence[Any],
+    configured: Mapping[str, McpServerSettings],
+    trust: Literal["ask", "read_only", "all"],
+) -> EditorServers:
+    """The servers of the config and those of the editor.
+
+    A server that the config has already keeps the trust it has there. Another one with the same name gets another
+    name: a name alone earns no trust.
+    """
+    servers, problems = dict(configured), []
+    for one in given:
+        if isinstance(one, AcpMcpServer):
+            problems.append(f"the MCP server {one.name!r} is left out: servers inside the editor are not supported")
+            continue
+        settings = _settings(one, trust)
+        if _has_variable(settings):
+            # Our variables hold keys, and the editor's settings may come from a project.
+            problems.append(f"the MCP server {one.name!r} is left out: its settings use a variable (`${{…}}`)")
+            continue
+        name = _NOT_IN_NAMES.sub("-", one.name).strip("-") or "server"
+        if name in configured and _is_same(configured[name], settings):
+            continue
+        while name in servers:
+            name += FROM_EDITOR
+        servers[name] = settings
+    return EditorServers(servers, tuple(problems))
+
+
+def _settings(
+    one: McpServerStdio | HttpMcpServer | SseMcpServer, trust: Literal["ask", "read_only", "all"]
+) -> McpServerSettings:
+    if isinstance(one, McpServerStdio):
+        return McpServerSettings(
+            command=one.command, args=list(one.args), env={each.name: each.value for each in one.env}, trust=trust
+        )
+    headers = {header.name: header.value for header in one.headers}
+    transport: Literal["http", "sse"] = "sse" if isinstance(one, SseMcpServer) else "http"
+    return McpServerSettings(url=one.url, headers=headers, transport=transport, trust=trust)
+
+
+def _is_same(configured: McpServerSettings, given: McpServerSettings) -> bool:
+    if given.url:
+        return configured.url == given.url
+    return (configured.command, configured.args) == (given.command, given.args)
+
+
+def _has_variable(settings: McpServerSettings) -> bool:
+    texts = (settings.command, settings.url, *settings.args, *settings.env.values(), *settings.headers.values())
+    return any("${" in text for text in texts)

