@@ -38,10 +38,15 @@ if TYPE_CHECKING:
     from toolcrib.core.ports import FileSnapshots
     from toolcrib.cron.service import CronService
     from toolcrib.files.service import FileService
+    from toolcrib.integrations.discord import DiscordService
+    from toolcrib.integrations.home_assistant import HomeAssistantService
+    from toolcrib.integrations.x_search import PostSearchService
     from toolcrib.mcp.client.manager import McpClientManager
     from toolcrib.media.generation.service import GenerationService
     from toolcrib.media.service import VisionService
+    from toolcrib.media.speech.service import SpeechService
     from toolcrib.plugins.load import LoadedPlugin
+    from toolcrib.providers.mixture import MixtureService
     from toolcrib.skills.service import SkillService
     from toolcrib.terminal.call import TerminalCall
     from toolcrib.terminal.service import TerminalService
@@ -261,6 +266,39 @@ class RuntimeServices:
         from toolcrib.media.generation.service import GenerationService  # noqa: PLC0415
 
         return GenerationService(self._runtime.settings, self, lambda: self.web.client)
+
+    @lazy
+    def speech(self) -> SpeechService:
+        """Speech and its recognition; it ends its worker process when it is closed."""
+        from toolcrib.media.speech.service import SpeechService  # noqa: PLC0415
+
+        service = SpeechService(self._runtime.settings, self, lambda: self.web.client)
+        self._closing.callback(service.close)
+        return service
+
+    @lazy
+    def mixture(self) -> MixtureService:
+        from toolcrib.providers.mixture import MixtureService  # noqa: PLC0415
+
+        return MixtureService(self._runtime.settings)
+
+    @lazy
+    def home_assistant(self) -> HomeAssistantService:
+        from toolcrib.integrations.home_assistant import HomeAssistantService  # noqa: PLC0415
+
+        return HomeAssistantService(lambda: self.web.client)
+
+    @lazy
+    def post_search(self) -> PostSearchService:
+        from toolcrib.integrations.x_search import PostSearchService  # noqa: PLC0415
+
+        return PostSearchService(lambda: self.web.client)
+
+    @lazy
+    def discord(self) -> DiscordService:
+        from toolcrib.integrations.discord import DiscordService  # noqa: PLC0415
+
+        return DiscordService(lambda: self.web.client)
 
     @lazy
     def snapshots(self) -> FileSnapshots | None:

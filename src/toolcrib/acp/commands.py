@@ -12,6 +12,7 @@ from acp.schema import AvailableCommand, AvailableCommandInput, AvailableCommand
 from msgspec import Struct
 
 from toolcrib.agent.agent import Agent
+from toolcrib.agent.host import AgentHost
 from toolcrib.agent.prompt_commands import PromptCommands, filled_in
 from toolcrib.core.attempt import attempt_async
 from toolcrib.plugins.context import Declaration
@@ -41,13 +42,13 @@ class EditorCommand(Struct, frozen=True, kw_only=True):
 class EditorCommands:
     """The commands of one session."""
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
-        self._own = PromptCommands(agent.host.settings.home, agent.cwd)
+    def __init__(self, host: AgentHost, cwd: str, *, has_plugins: bool = True) -> None:
+        self._plugins = host.runtime.loaded_plugins if has_plugins else []
+        self._own = PromptCommands(host.settings.home, cwd)
 
     def current(self) -> dict[str, EditorCommand]:
         """All commands by name; neither a file nor a plugin can replace one of ours."""
-        declared = [one for plugin in self._agent.host.runtime.loaded_plugins for one in plugin.declarations]
+        declared = [one for plugin in self._plugins for one in plugin.declarations]
         plugins = [_of_plugin(one) for one in declared if one.kind == "command" and one.name]
         files = [
             EditorCommand(name=one.name, summary=one.summary, hint=one.arguments, run=_asking(one.body))

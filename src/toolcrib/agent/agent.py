@@ -94,6 +94,7 @@ class Agent:
         )
         runtime, settings = self.host.runtime, self.host.settings
         runtime.load()
+        self.host.external_memory.attach()
         runtime.toolsets.require([*(toolsets or ()), *disabled_toolsets])
         disabled = [*settings.agent.disabled_toolsets, *disabled_toolsets]
         self.tool_selection = ToolSelection(runtime, self.host.renderings, toolsets, disabled, without_tools)
@@ -180,7 +181,8 @@ class Agent:
         """What the user should know about this session before resuming it, as sentences."""
         unknown = [message.name for message in self.repaired if is_outcome_unknown(message)]
         told = [f"the outcome of a call to {name} is unknown, because its process was killed" for name in unknown]
-        return [*told, *(str(one) for one in self.host.memory.left_out(self.session_id))]
+        missing = [self.host.external_memory.problem] if self.host.external_memory.problem else []
+        return [*told, *missing, *(str(one) for one in self.host.memory.left_out(self.session_id))]
 
     def changed_paths(self) -> list[str]:
         """The files that the tools of this session changed."""
@@ -413,7 +415,7 @@ class Agent:
         sources = PromptSources(
             home=settings.home,
             cwd=self._cwd,
-            memory=self.host.memory.snapshot(session.id) if settings.memory.enabled else "",
+            memory=self._memory_for_prompt(session.id),
             tool_names=frozenset(self.tools),
             plugins=self.host.runtime.loaded_plugins,
         )
@@ -421,6 +423,10 @@ class Agent:
         if profile.project_files:
             self.host.store.update(session.id, system_prompt=prompt)
         return prompt
+
+    def _memory_for_prompt(self, session_id: str) -> str:
+        own = self.host.memory.snapshot(session_id) if self.host.settings.memory.enabled else ""
+        return "\n\n".join(filter(None, (own, self.host.external_memory.prompt_block())))
 
     def _spent(self, usage: Usage, purpose: str) -> None:
         self.host.store.add_usage(self.session_id, usage, purpose=purpose)

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from toolcrib.agent.delegate import DelegatedTask, Delegation, SubagentRunner
 from toolcrib.agent.events import SubagentProgressed
+from toolcrib.agent.external_memory import ExternalMemory
 from toolcrib.agent.model_request import AuxiliaryModel
 from toolcrib.agent.tool_selection import RenderedTools
 from toolcrib.approval.approvers.smart import NoApprover, SmartApprover
@@ -114,12 +115,18 @@ class AgentHost:
             write_approval=self.settings.memory.write_approval,
             store_of=lambda session_id: self.memories_of(self.owner_of(session_id)),
         )
+        self.external_memory = ExternalMemory(self.runtime, self.subagent_sessions, self._spoken)
         self.delegation: Delegation | None = None
         self._serve(asker)
 
     def owner_of(self, session_id: str) -> str:
         """Whose session it is; empty for the owner of the home, and for a call without a session."""
         return self.store.owners([session_id]).get(session_id, "") if session_id else ""
+
+    def _spoken(self, session_id: str) -> list[JsonObject]:
+        """What was said in a session, as plugins see it."""
+        stored = [one.message for one in self.store.messages(session_id)]
+        return [{"role": one.role, "content": one.text} for one in stored if one.role in ("user", "assistant")]
 
     def memories_of(self, owner: str) -> MemoryStore:
         """The memories of an owner."""
@@ -213,6 +220,7 @@ class AgentHost:
             await worker.stop()
         if self.delegation is not None:
             await self.delegation.close()
+        await self.external_memory.close()
         for provider in self._opened:
             await provider.close()
         if self._owns_runtime:

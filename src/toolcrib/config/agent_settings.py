@@ -163,6 +163,13 @@ class MemorySettings(Section, frozen=True, kw_only=True):
     """The most characters of its notes about the user."""
     write_approval: bool = False
     """Ask for approval before the agent remembers anything."""
+    provider: str = ""
+    """A memory of a vendor beside the built-in one: honcho, mem0, or one of a plugin; empty means none. It gets every
+    question and answer."""
+    recall_seconds: PositiveFloat = 2
+    """How long a question waits for what the provider knows about it."""
+    recall_chars: PositiveInt = 4000
+    """The most characters that the provider may add to a question."""
 
 
 class DelegationSettings(Section, frozen=True, kw_only=True):

@@ -231,6 +231,13 @@ OPTIONAL_ENV_VARS: dict[str, dict[str, Any]] = {
         "tools": ["text_to_speech"],
         "password": True,
     },
+    "MINIMAX_API_KEY": {
+        "description": "Speak with MiniMax voices",
+        "prompt": "MiniMax API key",
+        "url": "https://platform.minimax.io/user-center/basic-information/interface-key",
+        "tools": ["text_to_speech"],
+        "password": True,
+    },
     "BROWSERBASE_API_KEY": {
         "description": "Drive a browser in the cloud with Browserbase",
         "prompt": "Browserbase API key",
@@ -300,6 +307,27 @@ OPTIONAL_ENV_VARS: dict[str, dict[str, Any]] = {
         "url": "https://developer.spotify.com/dashboard",
         "tools": ["spotify_playback", "spotify_search"],
         "password": False,
+    },
+    "HONCHO_API_KEY": {
+        "description": "Remember conversations with Honcho (`memory.provider: honcho`)",
+        "prompt": "Honcho API key",
+        "url": "https://app.honcho.dev/api-keys",
+        "tools": ["honcho_search"],
+        "password": True,
+    },
+    "HONCHO_URL": {
+        "description": "Remember conversations with your own Honcho server",
+        "prompt": "Address of your Honcho server",
+        "url": "https://docs.honcho.dev/",
+        "tools": ["honcho_search"],
+        "password": False,
+    },
+    "MEM0_API_KEY": {
+        "description": "Remember conversations with mem0 (`memory.provider: mem0`)",
+        "prompt": "mem0 API key",
+        "url": "https://app.mem0.ai/dashboard/api-keys",
+        "tools": ["mem0_search"],
+        "password": True,
     },
     "TERMINAL_SSH_HOST": {
         "description": "The machine that the ssh terminal backend logs in to",

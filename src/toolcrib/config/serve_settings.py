@@ -3,7 +3,7 @@
 Annotations are real objects here, as in `settings.py`.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
@@ -27,6 +27,19 @@ class ServeLimits(Section, frozen=True, kw_only=True):
     """No new runs start once those of the last 24 hours have cost this much; 0 means no limit."""
 
 
+class WebhookSettings(Section, frozen=True, kw_only=True):
+    """A service that may start runs, at `/hooks/NAME`."""
+
+    secret_env: str = ""
+    """The variable that holds its secret, at least 32 characters; it signs every delivery."""
+    scheme: Literal["standard", "github"] = "standard"
+    """How it signs: as the Standard Webhooks specification says, or as GitHub does."""
+    prompt: str = ""
+    """What the agent does with what was sent, which it gets as data."""
+    toolsets: list[str] = field(default_factory=list)
+    """The toolsets of its runs; none without it."""
+
+
 class ServeSettings(Section, frozen=True, kw_only=True):
     """How `toolcrib serve` works."""
 
@@ -44,7 +57,13 @@ class ServeSettings(Section, frozen=True, kw_only=True):
     """The file with the key of the certificate."""
     proxy_names: list[str] = field(default_factory=list)
     """The host names of a trusted proxy in front of the server, which provides TLS."""
+    jobs: bool = True
+    """Whether the server runs scheduled jobs, as `toolcrib cron serve` does."""
+    mcp: bool = False
+    """Whether the server offers its tools over MCP, too, at `/mcp`."""
     keep_days: PositiveInt = 30
     """How many days ended runs, their events and stored answers are kept; sessions stay."""
+    webhooks: dict[str, WebhookSettings] = field(default_factory=dict)
+    """Services that may start runs, by the name that you give them."""
     limits: ServeLimits = field(default_factory=ServeLimits)
     """How much the server does at once."""

@@ -25,6 +25,7 @@ from toolcrib.config.browser_settings import BrowserSettings
 from toolcrib.config.generation_settings import ImageGenSettings, VideoGenSettings
 from toolcrib.config.hook_settings import ShellHookSettings
 from toolcrib.config.mcp_settings import McpServerSettings, McpSettings
+from toolcrib.config.mixture_settings import MixtureSettings
 from toolcrib.config.paths import Home, find_home
 from toolcrib.config.section import (
     NOT_IN_FILE,
@@ -37,6 +38,7 @@ from toolcrib.config.section import (
     shorthand,
 )
 from toolcrib.config.serve_settings import ServeSettings
+from toolcrib.config.speech_settings import SttSettings, TtsSettings
 from toolcrib.config.terminal_settings import TerminalSettings
 from toolcrib.config.vision_settings import VisionSettings
 from toolcrib.config.web_settings import WebSettings, WebsiteList
@@ -330,6 +332,12 @@ class Settings(Section, frozen=True, kw_only=True):
     """How `image_generate` makes images."""
     video_gen: VideoGenSettings = field(default_factory=VideoGenSettings)
     """How `video_generate` makes videos."""
+    tts: TtsSettings = field(default_factory=TtsSettings)
+    """How `text_to_speech` speaks."""
+    stt: SttSettings = field(default_factory=SttSettings)
+    """How speech in audio files is recognised."""
+    moa: MixtureSettings = field(default_factory=MixtureSettings)
+    """How `mixture_of_agents` asks several models."""
     logging: LoggingSettings = field(default_factory=LoggingSettings)
     """What goes into the log file."""
     yolo: Annotated[bool, NOT_IN_FILE] = False

@@ -232,6 +232,10 @@ class FilesPort(Protocol):
         """All of a file that another tool reads, under the same rules as `read`; raises ToolcribError."""
         ...
 
+    async def write_bytes(self, path: str, data: bytes, ctx: ToolContext) -> None:
+        """Write a file for another tool, whose call declared the write; raises ToolcribError."""
+        ...
+
     async def document_text(self, kind: str, data: bytes) -> tuple[str, str]:
         """The text of a document (pdf, docx, xlsx, pptx, ipynb) and a remark; raises ToolcribError."""
         ...
@@ -288,6 +292,60 @@ class GenerationPort(Protocol):
     async def extend_video(self, args: JsonObject, ctx: ToolContext) -> str: ...
 
     def video_effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]: ...
+
+
+class SpeechPort(Protocol):
+    """Speaks, and recognises speech."""
+
+    async def speak(self, args: JsonObject, ctx: ToolContext) -> str: ...
+
+    def speak_effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]: ...
+
+    async def transcribe(self, data: bytes, *, may_send: bool) -> tuple[str, str]:
+        """What is said in an audio file, and who listened; raises ToolcribError."""
+        ...
+
+    def transcription_effects(self) -> tuple[Effect, ...]:
+        """What listening to a file does besides reading it."""
+        ...
+
+
+class MixturePort(ToolService, Protocol):
+    """Asks several models one question."""
+
+    def effects(self) -> tuple[Effect, ...]: ...
+
+
+class HomeAssistantPort(Protocol):
+    """The devices of the user's home."""
+
+    async def list_entities(self, args: JsonObject, ctx: ToolContext) -> str: ...
+
+    async def get_state(self, args: JsonObject, ctx: ToolContext) -> str: ...
+
+    async def list_services(self, args: JsonObject, ctx: ToolContext) -> str: ...
+
+    async def call_service(self, args: JsonObject, ctx: ToolContext) -> str: ...
+
+    def read_effects(self) -> tuple[Effect, ...]: ...
+
+    def call_effects(self, args: JsonObject) -> tuple[Effect, ...]: ...
+
+
+class PostSearchPort(ToolService, Protocol):
+    """Searches posts on X."""
+
+    def effects(self) -> tuple[Effect, ...]: ...
+
+
+class DiscordPort(Protocol):
+    """The Discord servers of the user's bot."""
+
+    async def take_part(self, args: JsonObject, ctx: ToolContext) -> str: ...
+
+    async def manage(self, args: JsonObject, ctx: ToolContext) -> str: ...
+
+    def effects(self, args: JsonObject) -> tuple[Effect, ...]: ...
 
 
 class BrowserPort(Protocol):
@@ -454,6 +512,21 @@ class Services(Protocol):
 
     @property
     def generation(self) -> GenerationPort: ...
+
+    @property
+    def speech(self) -> SpeechPort: ...
+
+    @property
+    def mixture(self) -> MixturePort: ...
+
+    @property
+    def home_assistant(self) -> HomeAssistantPort: ...
+
+    @property
+    def post_search(self) -> PostSearchPort: ...
+
+    @property
+    def discord(self) -> DiscordPort: ...
 
     @property
     def plugins(self) -> Sequence[Any]:

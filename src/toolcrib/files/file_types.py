@@ -68,6 +68,14 @@ _SHORT_MARKS = (b"BZh", b"ID3", b"OggS", b"OTTO", b"PAR1", b"GGUF", b"wOFF", b"w
 """Letters that a text might start with; they count only if zero bytes follow."""
 
 
+_AUDIO_SUFFIXES = (".ogg", ".opus", ".oga", ".mp3", ".wav", ".flac", ".m4a", ".aac", ".amr")
+
+
+def sounds(path: str) -> bool:
+    """Whether a path ends like that of an audio file."""
+    return path.lower().endswith(_AUDIO_SUFFIXES)
+
+
 def image_type(head: bytes) -> str:
     """The media type of an image that models can see; empty for anything else."""
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -67,11 +67,14 @@ class DocumentTexts:
     async def text(self, kind: DocumentKind, data: bytes, key: Hashable) -> DocumentText:
         """The text of a document; raises DocumentFailed."""
         found = await asyncio.to_thread(take_text, kind, data)
+        self.keep(key, found)
+        return found
+
+    def keep(self, key: Hashable, found: DocumentText) -> None:
         with self._lock:
             self._kept[key] = found
             while len(self._kept) > 1 and sum(len(one.text) for one in self._kept.values()) > KEPT_CHARS:
                 self._kept.popitem(last=False)
-        return found
 
 
 def take_text(
@@ -188,12 +191,17 @@ BYTES_PER_CHAR = 4
 LEAST_BYTES = 1024 * 1024
 
 
+Listen = Callable[[bytes], Awaitable[tuple[str, str]]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRequest:
     """One call of the tool."""
 
     spec: EnvironmentSpec
     session_key: str
+    listen: Listen
+    """Recognises the speech of an audio file."""
     first: int
     count: int
     repeats_are_short: bool
@@ -213,15 +221,18 @@ class FileReader:
         self._documents = DocumentTexts()
 
     def effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
-        return file_effects("read", [args["path"]], ctx)
+        # Listening to an audio file may mean to send it to a service.
+        listening = ctx.services.speech.transcription_effects() if file_types.sounds(args["path"]) else ()
+        return (*file_effects("read", [args["path"]], ctx), *listening)
 
     async def read(self, args: JsonObject, ctx: ToolContext) -> str | JsonObject:
         """The result of one call, as the model gets it."""
         terminal = ctx.services.terminal
         where: ExecutionTarget = terminal.execution_target(ctx)
         try:
-            (effect,) = ctx.effects if ctx.effects is not None else self.effects(args, ctx)
+            effect, *listening = ctx.effects if ctx.effects is not None else self.effects(args, ctx)
             request = ReadRequest(
+                listen=lambda data: ctx.services.speech.transcribe(data, may_send=bool(listening)),
                 spec=where.spec,
                 session_key=session_key_of(ctx),
                 first=args.get("offset") or 1,
@@ -241,7 +252,7 @@ class FileReader:
     async def read_bytes(self, path: str, ctx: ToolContext, max_bytes: int) -> bytes:
         """All of a file; raises UsageError for an unreadable one, and PathChanged for one that was not approved."""
         where: ExecutionTarget = ctx.services.terminal.execution_target(ctx)
-        (effect,) = self.effects({"path": path}, ctx)
+        (effect,) = file_effects("read", [path], ctx)
         if ctx.effects is not None and effect not in ctx.effects:
             raise PathChanged(f"{path!r} leads to another file than a moment ago; try again")
 
@@ -292,6 +303,8 @@ class FileReader:
         ):
             return answer
         if binary := file_types.binary_type(head):
+            if file_types.sounds(path):
+                return await self._audio(request, path, environment, part, binary)
             note = "binary content is not shown; inspect it with commands in the terminal"
             return tool_result(path=path, binary=True, type=binary, size=part.status.size, note=note)
         if file_types.is_wide(head) or (b"\r" in head and b"\n" not in part.data):
@@ -361,6 +374,28 @@ class FileReader:
         lines, _ = split_lines(text.text)
         facts = {"document": kind, **({"note": text.note} if text.note else {})}
         return self._answer(request, path, part.status, _found(lines, request, facts=facts))
+
+    async def _audio(
+        self, request: ReadRequest, path: BackendPath, environment: Environment, part: FileSlice, kind: str
+    ) -> str:
+        """Lines of what is said in an audio file."""
+        key = (request.spec, path, part.status.stamp)
+        text = self._documents.known(key) if part.status.stamp else None
+        if text is None:
+            data = await _everything(path, environment, part, MAX_DOCUMENT_BYTES)
+            try:
+                if data is None:
+                    raise DocumentFailed(f"it has more than {MAX_DOCUMENT_BYTES} bytes")
+                said, listener = await request.listen(data)
+            except ToolcribError as error:
+                note = f"what is said in it is not known: {error}"
+                return tool_result(path=path, binary=True, type=kind, size=part.status.size, note=note)
+            text = DocumentText(said, f"this is what {listener} understood of the speech in it")
+            self._documents.keep(key, text)
+        lines, _ = split_lines(text.text)
+        return self._answer(
+            request, path, part.status, _found(lines, request, facts={"audio": kind, "note": text.note})
+        )
 
     async def _image(
         self, request: ReadRequest, path: BackendPath, environment: Environment, part: FileSlice, media_type: str

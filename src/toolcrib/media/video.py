@@ -150,33 +150,37 @@ class VideoReader:
         return data
 
     async def _run(self, arguments: Sequence[str], max_bytes: int) -> tuple[bytes, str]:
-        """The output and what ffmpeg said; nothing if it fails, takes too long, or gives more than allowed."""
-        common = ["-hide_banner", "-nostdin", "-protocol_whitelist", "file,pipe", "-max_alloc", str(MAX_ALLOCATION)]
-        process = await asyncio.create_subprocess_exec(
-            self._ffmpeg,
-            *common,
-            *arguments,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env={},
-            start_new_session=True,
-        )
-        _limit(process.pid)
-        try:
-            async with asyncio.timeout(STEP_SECONDS), asyncio.TaskGroup() as tasks:
-                assert process.stdout is not None
-                assert process.stderr is not None
-                output = tasks.create_task(_bounded(process.stdout, max_bytes))
-                said = tasks.create_task(_bounded(process.stderr, 200_000))
-                await process.wait()
-            return output.result(), said.result().decode("utf-8", "replace")
-        except TimeoutError:
-            return b"", ""
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+        return await run_ffmpeg(self._ffmpeg, arguments, max_bytes)
+
+
+async def run_ffmpeg(ffmpeg: str, arguments: Sequence[str], max_bytes: int) -> tuple[bytes, str]:
+    """The output and what ffmpeg said; nothing if it fails, takes too long, or gives more than allowed."""
+    common = ["-hide_banner", "-nostdin", "-protocol_whitelist", "file,pipe", "-max_alloc", str(MAX_ALLOCATION)]
+    process = await asyncio.create_subprocess_exec(
+        ffmpeg,
+        *common,
+        *arguments,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={},
+        start_new_session=True,
+    )
+    _limit(process.pid)
+    try:
+        async with asyncio.timeout(STEP_SECONDS), asyncio.TaskGroup() as tasks:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            output = tasks.create_task(_bounded(process.stdout, max_bytes))
+            said = tasks.create_task(_bounded(process.stderr, 200_000))
             await process.wait()
+        return output.result(), said.result().decode("utf-8", "replace")
+    except TimeoutError:
+        return b"", ""
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
 
 
 def _limit(pid: int) -> None:

@@ -73,7 +73,8 @@ class PricedProvider:
 
 
 __all__ = [
-    "ModelChoice", "UnknownProvider", "create_auxiliary", "create_provider", "create_vision", "explain_choice",
+    "ModelChoice", "UnknownProvider", "create_auxiliary", "create_named", "create_provider", "create_vision",
+    "explain_choice",
 ]  # fmt: skip
 
 
@@ -113,15 +114,18 @@ def create_vision(settings: Settings) -> tuple[Provider, str]:
     return _named(settings, settings.auxiliary.vision)
 
 
-def _named(settings: Settings, wanted: AuxiliarySettings | VisionModelSettings) -> tuple[Provider, str]:
-    choice = explain_named(settings, wanted)
+def create_named(settings: Settings, choice: ModelChoice) -> tuple[Provider, str]:
+    """The provider of a model that was chosen by name, without fallbacks."""
     return _opened(settings, choice), choice.model
+
+
+def _named(settings: Settings, wanted: AuxiliarySettings | VisionModelSettings) -> tuple[Provider, str]:
+    return create_named(settings, explain_named(settings, wanted))
 
 
 def _fallback(settings: Settings, text: str) -> OpenProvider:
     def open_it() -> tuple[Provider, str]:
-        choice = explain_fallback(settings, text)
-        return _opened(settings, choice), choice.model
+        return create_named(settings, explain_fallback(settings, text))
 
     return open_it
 
@@ -135,8 +139,8 @@ def _opened(settings: Settings, choice: ModelChoice, *, context_window: int = 0,
 
 def _bare(settings: Settings, choice: ModelChoice, context_window: int, api_key: str) -> Provider:
     # A process talks to one kind of provider, and all of them cost 30 ms to import.
-    places = ConfiguredModels(settings)
-    preset = places.find(choice.provider)
+    configured = ConfiguredModels(settings)
+    preset = configured.find(choice.provider)
     if preset.protocol == "embedded":
         from toolcrib.providers.embedded.provider import EmbeddedProvider  # noqa: PLC0415
 
@@ -144,7 +148,7 @@ def _bare(settings: Settings, choice: ModelChoice, context_window: int, api_key:
     if preset.protocol == "scripted":
         return read_script(_script(choice))
     _check(preset, choice)
-    variable, key = places.key(preset)
+    variable, key = configured.key(preset)
     key = api_key or key
     if preset.needs_key and not key and choice.base_url == _own_address(preset):
         raise _missing_key(preset, variable)

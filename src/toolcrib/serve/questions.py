@@ -149,6 +149,10 @@ class PendingQuestions(GatewayApprover):
 
     # What the server uses
 
+    def set_timeout(self, seconds: float) -> None:
+        """How long later questions wait."""
+        self._timeout_seconds = seconds
+
     def watch(self, session_id: str, watcher: OnQuestion) -> None:
         """Report the questions of a session; without a watcher, nobody could answer."""
         self._watchers[session_id] = watcher

@@ -10,6 +10,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from toolcrib.approval.audit_log import ApprovalLog, ApprovalRecord
+from toolcrib.config.redact import redact
+from toolcrib.core.approvals import ApprovalRequest
 from toolcrib.core.messages import Message, Text, image_at, user_message
 from toolcrib.core.types import JsonObject
 from toolcrib.http_server import error_response
@@ -251,7 +253,7 @@ def _shown(record: RunRecord) -> JsonObject:
 async def _live(run: Run, after: int) -> AsyncIterator[str]:
     yield f"retry: {RETRY_MS}\n\n"
     async for one in with_pings(run, min(after, len(run.events))):
-        yield PING if one is None else _sse(one.number, msgspec.json.encode(one.event).decode())
+        yield PING if one is None else _sse(one.number, one.body)
 
 
 async def _stored(events: Sequence[StoredEvent]) -> AsyncIterator[str]:
@@ -267,8 +269,26 @@ def _sse(number: int, body: str) -> str:
 def _question_shown(one: OpenQuestion) -> JsonObject:
     shown = {"session_id": one.session_id, "asked_at": one.asked_at, **msgspec.to_builtins(one.asked)}
     if one.request is not None:
-        shown |= {"tool": one.request.tool, "cwd": one.request.cwd}
+        shown |= _details(one.request)
     return shown
+
+
+def _details(request: ApprovalRequest) -> JsonObject:
+    """What a person wants to know before they decide; not in events: a diff holds what files contain."""
+    dangers = [
+        {"name": one.description, "reason": redact(one.reason), "scope": one.scope, "paths": one.paths}
+        for one in request.dangers
+    ]
+    return {
+        "tool": request.tool,
+        "title": request.title or request.tool,
+        "call_id": request.call_id,
+        "cwd": request.cwd,
+        "backend": request.backend,
+        "dangers": dangers,
+        "origins": [redact(str(one)) for one in request.findings if not one.vouched],
+        "diff": redact(request.diff),
+    }
 
 
 def _decision(record: ApprovalRecord) -> JsonObject:

@@ -23,7 +23,7 @@ READ_FILE_SCHEMA: JsonObject = {
     "description": (
         "Read a file. Each line comes as its number, a bar and its text (`    12|text`); number and bar are not part "
         "of the file. If there is more, continue at next_offset. Images are shown; PDFs, notebooks, Word, Excel and "
-        "PowerPoint files come as text. Use this instead of cat, head or tail."
+        "PowerPoint files and speech in audio files come as text. Use this instead of cat, head or tail."
     ),
     "parameters": {
         "type": "object",

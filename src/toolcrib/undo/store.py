@@ -243,21 +243,22 @@ class UndoStore:
         if len(content) < LARGE_BYTES:
             connection.execute("INSERT OR IGNORE INTO contents VALUES (?, ?)", (digest, content))
             return
-        path = self._contents / digest.hex()
+        path = f"{self._contents}/{digest.hex()}"
         with contextlib.suppress(OSError):
-            if path.stat().st_size == len(content):
+            if os.stat(path).st_size == len(content):  # noqa: PTH116 - quick
                 return
         make_folder(self._contents)
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
-        try:
+        temporary = f"{path}.{os.getpid()}.new"
+        with contextlib.ExitStack() as on_error:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, OWNER_FILE)
+            on_error.callback(Path(temporary).unlink, missing_ok=True)
             with os.fdopen(descriptor, "wb", buffering=0) as stream:
                 left = memoryview(content)
                 while left:
                     left = left[stream.write(left) :]
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+            os.rename(temporary, path)  # noqa: PTH104 - quick
+            # Not in any case: an unlink in vain may wait for the disk.
+            on_error.pop_all()
 
     def content(self, state: FileState) -> bytes:
         """The stored content of a file; raises OSError with the reason if there is no copy."""

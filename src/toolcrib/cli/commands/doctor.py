@@ -64,6 +64,8 @@ EXTRAS = {
     "vision": "pillow",
     "ocr": "rapidocr-onnxruntime",
     "video": "imageio-ffmpeg",
+    "speech": "onnxruntime",
+    "honcho": "honcho-ai",
     "modal": "modal",
     "daytona": "daytona",
     "vercel": "vercel-sandbox",

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 from typing import Any
 
-from toolcrib.media.generation.provider import RATIOS, GeneratedMedia, HostedGenerator, ImageRequest, from_base64
+from toolcrib.media.generation.provider import RATIOS, GeneratedMedia, HostedGenerator, ImageRequest
+from toolcrib.web.hosted_service import from_base64
 from toolcrib.web.provider_access import ProviderFailed, multipart
 
 FAL_SIZES = {"landscape": "landscape_16_9", "square": "square_hd", "portrait": "portrait_16_9"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, Protocol
 
@@ -12,6 +11,7 @@ import msgspec
 
 from toolcrib.media.images import MediaFailed, from_data_url
 from toolcrib.media.video import container_of
+from toolcrib.web.hosted_service import HostedService
 from toolcrib.web.provider_access import ProviderAccess, ProviderFailed
 
 RATIOS = {"landscape": "16:9", "square": "1:1", "portrait": "9:16"}
@@ -121,38 +121,12 @@ class VideoGenerator(Protocol):
         ...
 
 
-class HostedGenerator:
-    """A service behind a web API, with the model that the settings name."""
-
-    name = ""
+class HostedGenerator(HostedService):
+    """A service that makes images or videos, with the models that the settings name."""
 
     def __init__(self, access: ProviderAccess, model: str = "", edit_model: str = "") -> None:
-        self.access = access
-        self.model = model
+        super().__init__(access, model)
         self.edit_model = edit_model
-
-    @property
-    def display_name(self) -> str:
-        return self.access.display_name
-
-    @property
-    def host(self) -> str:
-        return self.access.host
-
-    @property
-    def is_free(self) -> bool:
-        return self.access.is_private
-
-    @property
-    def bearer(self) -> dict[str, str]:
-        return {"authorization": f"Bearer {self.access.key}"} if self.access.key else {}
-
-    def read(self, read: Callable[[Any], Any], answer: Any) -> Any:
-        """A part of an answer; raises ProviderFailed if it is not what the service documents."""
-        try:
-            return read(answer)
-        except (LookupError, TypeError, ValueError, AttributeError, MediaFailed):
-            raise self.access.malformed() from None
 
     async def fetched(self, url: Any) -> bytes:
         """What an answer names: a data URL or an address."""
@@ -193,11 +167,3 @@ def video_extension(data: bytes) -> str:
         return container_of(data)[0]
     except MediaFailed:
         return ""
-
-
-def from_base64(text: str) -> bytes:
-    """The bytes; raises ValueError."""
-    try:
-        return base64.b64decode(text, validate=True)
-    except binascii.Error as error:
-        raise ValueError("it is no Base64") from error

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from toolcrib.config.environment import environment
 from toolcrib.config.files import make_folder
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import Services, ToolContext
@@ -35,8 +34,8 @@ from toolcrib.media.generation.provider import (
 from toolcrib.media.generation.video_services import FalVideos, XaiVideos
 from toolcrib.media.images import MediaFailed, MediaSources
 from toolcrib.registry.results import sendable, tool_error, tool_result
+from toolcrib.web.hosted_service import ServiceSpec
 from toolcrib.web.http_client import GuardedClient
-from toolcrib.web.provider_access import ProviderAccess
 
 MEGABYTE = 1_000_000
 MAX_SOURCES = 8
@@ -64,30 +63,29 @@ class UnknownGenerator(UnknownName):
     kind = "image or video service"
 
 
-class HostedService(msgspec.Struct, frozen=True):
-    """What a hosted service needs to be configured."""
-
+class GeneratorSpec(ServiceSpec, frozen=True, kw_only=True):
     generator: type[HostedGenerator]
-    display_name: str
-    base_url: str
-    key_variables: tuple[str, ...]
-    url_variable: str = ""
 
 
 IMAGES = {
     # Whoever has a key for nothing but images means it; the keys of the others may be there for chats.
-    "fal": HostedService(FalImages, "fal", "https://fal.run", ("FAL_KEY",)),
-    "replicate": HostedService(ReplicateImages, "Replicate", "https://api.replicate.com", ("REPLICATE_API_TOKEN",)),
-    "openai": HostedService(
-        OpenAIImages, "OpenAI", "https://api.openai.com/v1", ("OPENAI_API_KEY",), "OPENAI_BASE_URL"
+    "fal": GeneratorSpec("fal", "https://fal.run", ("FAL_KEY",), generator=FalImages),
+    "replicate": GeneratorSpec(
+        "Replicate", "https://api.replicate.com", ("REPLICATE_API_TOKEN",), generator=ReplicateImages
     ),
-    "gemini": HostedService(
-        GeminiImages, "Gemini", "https://generativelanguage.googleapis.com", ("GEMINI_API_KEY", "GOOGLE_API_KEY")
+    "openai": GeneratorSpec(
+        "OpenAI", "https://api.openai.com/v1", ("OPENAI_API_KEY",), "OPENAI_BASE_URL", generator=OpenAIImages
+    ),
+    "gemini": GeneratorSpec(
+        "Gemini",
+        "https://generativelanguage.googleapis.com",
+        ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+        generator=GeminiImages,
     ),
 }
 VIDEOS = {
-    "fal": HostedService(FalVideos, "fal", "https://queue.fal.run", ("FAL_KEY",)),
-    "xai": HostedService(XaiVideos, "xAI", "https://api.x.ai/v1", ("XAI_API_KEY",)),
+    "fal": GeneratorSpec("fal", "https://queue.fal.run", ("FAL_KEY",), generator=FalVideos),
+    "xai": GeneratorSpec("xAI", "https://api.x.ai/v1", ("XAI_API_KEY",), generator=XaiVideos),
 }
 
 
@@ -139,7 +137,9 @@ class GenerationService:
 
     def _hosted_image(self, name: str) -> HostedGenerator | None:
         settings = self._settings.image_gen
-        access = self._access(IMAGES[name], settings.base_url, settings.key_env, "image_generate")
+        access = IMAGES[name].access(
+            self._client, "image_generate", own_url=settings.base_url, key_env=settings.key_env
+        )
         if access is None:
             return None
         access = msgspec.structs.replace(
@@ -217,7 +217,7 @@ class GenerationService:
     def _hosted_video(self, name: str) -> HostedGenerator | None:
         settings = self._settings.video_gen
         own = settings.base_url if settings.provider.strip().lower() in ("", name) else ""
-        access = self._access(VIDEOS[name], own, "", "video_generate")
+        access = VIDEOS[name].access(self._client, "video_generate", own_url=own)
         if access is None:
             return None
         access = msgspec.structs.replace(
@@ -249,28 +249,7 @@ class GenerationService:
 
     # Both
 
-    def _access(self, service: HostedService, own_url: str, key_env: str, tool: str) -> ProviderAccess | None:
-        """How to reach a service; None if it is not configured."""
-        environ = environment()
-        variables = (key_env,) if key_env else service.key_variables
-        key_variable = next((name for name in variables if environ.get(name, "").strip()), variables[0])
-        key = environ.get(key_variable, "").strip()
-        own_url = own_url or environ.get(service.url_variable, "").strip()
-        # With an address of one's own, a key may not be needed.
-        if not key and not own_url:
-            return None
-        url = own_url or service.base_url
-        name = service.display_name if url == service.base_url else f"{service.display_name} ({url})"
-        return ProviderAccess(
-            client=self._client(),
-            display_name=name,
-            base_url=url.rstrip("/"),
-            key_variable=key_variable,
-            key=key,
-            tool=tool,
-        )
-
-    def _nobody(self, kind: str, wanted: str, known: dict[str, HostedService], offered: list[str]) -> ToolcribError:
+    def _nobody(self, kind: str, wanted: str, known: dict[str, GeneratorSpec], offered: list[str]) -> ToolcribError:
         if wanted and wanted not in known:
             return UnknownGenerator(
                 wanted, sorted({*known, *offered}), advice=f"correct {kind}_gen.provider in the config"

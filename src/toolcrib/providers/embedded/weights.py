@@ -95,14 +95,14 @@ def _megabytes(size: int) -> str:
 
 
 # pip's own settings for the index and how to reach it, with any passwords in them.
-_PIP_VARIABLES = [
+PIP_VARIABLES = [
     *(f"PIP_{name}" for name in ("INDEX_URL", "EXTRA_INDEX_URL", "FIND_LINKS", "NO_INDEX", "TRUSTED_HOST")),
     *(f"PIP_{name}" for name in ("CONFIG_FILE", "CERT", "CLIENT_CERT", "PROXY", "TIMEOUT", "DEFAULT_TIMEOUT")),
     *("PIP_KEYRING_PROVIDER", "NETRC"),
     *("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"),
 ]
 # Only wheels: building anything else would run its code.
-_PIP_OPTIONS = [
+PIP_OPTIONS = [
     *("--no-deps", "--only-binary=:all:", "--no-cache-dir", "--retries=1"),
     *("--disable-pip-version-check", "--no-input", "--quiet", "--progress-bar=off"),
 ]
@@ -128,7 +128,7 @@ class _Pip:
         self._fresh, self._temporary = download.folder / "fresh", download.folder / "temporary"
         self._before = sum(file.stat().st_size for file in kept if file.exists())
         # pip keeps partial files in its temporary folder: watch it there, and put it on the disk that has room.
-        self._environ = child_environment(environ, passthrough=_PIP_VARIABLES, extra={"TMPDIR": str(self._temporary)})
+        self._environ = child_environment(environ, passthrough=PIP_VARIABLES, extra={"TMPDIR": str(self._temporary)})
 
     def fetch(self, wheel: WheelEntry, target: Path) -> None:
         for folder in (self._fresh, self._temporary):
@@ -136,7 +136,7 @@ class _Pip:
             folder.mkdir()
         complaints = self._download.folder / "pip.log"
         # -P: nothing in the working folder may shadow pip.
-        command = [sys.executable, "-P", "-m", "pip", "download", *_PIP_OPTIONS]
+        command = [sys.executable, "-P", "-m", "pip", "download", *PIP_OPTIONS]
         with complaints.open("wb") as log:
             process = subprocess.Popen(
                 [*command, "--dest", str(self._fresh), wheel.requirement],

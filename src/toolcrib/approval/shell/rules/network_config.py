@@ -100,6 +100,13 @@ RULES = (
         no="nmap -p 80 localhost",
     ),
     Rule(
+        "openvpn openfortivpn openconnect strongswan ipsec",
+        reason="sends the traffic of this machine through another network",
+        where=lambda call: call.arguments.has("--config", "-c") or bool(call.arguments.operands),
+        yes="openvpn --config x.ovpn",
+        no="openvpn --version",
+    ),
+    Rule(
         "nmcli",
         "connection|con|c|radio|networking|n|device|dev|d",
         reason="changes the network",

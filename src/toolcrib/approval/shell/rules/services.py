@@ -81,7 +81,7 @@ RULES = (
     ),
     Rule(
         "launchctl",
-        "unload|bootout|remove|stop|disable|kickstart|kill|load|bootstrap|reboot",
+        "unload|bootout|remove|stop|disable|kickstart|kill|load|bootstrap|reboot|submit|enable|setenv|asuser",
         reason="changes a system service",
         yes="launchctl unload x.plist",
         no="launchctl list",

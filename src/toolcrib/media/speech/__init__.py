@@ -1,0 +1,1 @@
+"""Speaks texts, and recognises speech: with programs on this machine, or with services."""

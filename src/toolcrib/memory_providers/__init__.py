@@ -1,0 +1,1 @@
+"""Memories of vendors that come with toolcrib, written as plugins write theirs."""

@@ -1,0 +1,320 @@
+"""Memories of vendors: what a conversation gets from one, what it gives to it, and that it never suffers from it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.web.sites import Asked, Page, Site, serve
+from toolcrib.agent import external_memory
+from toolcrib.agent.agent import Agent
+from toolcrib.agent.host import AgentHost
+from toolcrib.core.errors import ToolcribError
+from toolcrib.plugins.context import Declaration
+from toolcrib.providers.scripted import ScriptedProvider, calls
+from toolcrib.runtime import Runtime
+from toolcrib.sessions.store import SessionStore
+
+KEY = "m0-very-secret-0123456789abcdef"
+JSON = {"content-type": "application/json"}
+Open = Callable[..., AgentHost]
+
+
+class Notebook:
+    """A memory as a plugin's author writes one."""
+
+    name = "notebook"
+
+    def __init__(self) -> None:
+        self.recalls: Any = "- The user's cat is called Tilda."
+        self.remembered: list[tuple[str, str]] = []
+        self.sessions: list[str] = []
+        self.ended: list[list[dict[str, Any]]] = []
+        self.is_shut_down = False
+        self.changed = threading.Condition()
+
+    def is_available(self) -> bool:
+        return True
+
+    def initialize(self, session_id: str, **_: Any) -> None:
+        self.sessions.append(session_id)
+
+    def system_prompt_block(self) -> str:
+        return "You keep a notebook."
+
+    def get_tool_schemas(self) -> list[dict[str, Any]]:
+        return [{"name": "notebook_read", "description": "Read it", "parameters": {"type": "object", "properties": {}}}]
+
+    def prefetch(self, query: str, *, session_id: str = "") -> str:
+        if callable(self.recalls):
+            return str(self.recalls())
+        return str(self.recalls)
+
+    def sync_turn(self, user_content: str, assistant_content: str, *, session_id: str = "", **_: Any) -> None:
+        with self.changed:
+            self.remembered.append((user_content, assistant_content))
+            self.changed.notify_all()
+
+    def handle_tool_call(self, tool_name: str, args: dict[str, Any], **_: Any) -> str:
+        if args.get("fail"):
+            raise ToolcribError("the ink is dry")
+        return json.dumps({"success": True, "result": "Tilda"})
+
+    def on_session_end(self, messages: list[dict[str, Any]]) -> None:
+        self.ended.append(messages)
+
+    def shutdown(self) -> None:
+        self.is_shut_down = True
+
+    def wait(self, count: int) -> bool:
+        with self.changed:
+            return self.changed.wait_for(lambda: len(self.remembered) >= count, 10)
+
+
+def as_plugin(provider: Any) -> Any:
+    declaration = Declaration("memory_provider", "notebook", (provider,), {}, None)  # type: ignore[arg-type]
+    return SimpleNamespace(declarations=(declaration,))
+
+
+@pytest.fixture
+def open_host(make_runtime: Callable[..., Runtime]) -> Open:
+    def make(*steps: Any, notebook: Notebook | None = None, **memory: Any) -> AgentHost:
+        runtime = make_runtime(json.dumps({"memory": memory, "security": {"allow_private_urls": True}}))
+        if notebook is not None:
+            runtime.load()
+            runtime.loaded_plugins.append(as_plugin(notebook))
+        return AgentHost(runtime=runtime, store=SessionStore.in_memory(), model=ScriptedProvider(steps))
+
+    return make
+
+
+def agent_of(host: AgentHost, **options: Any) -> Agent:
+    return Agent(host=host, model=host.provider_for()[0], toolsets=["notebook"], **options)
+
+
+def asked(host: AgentHost, number: int = 0) -> str:
+    model: Any = host.provider_for()[0]
+    return json.dumps([str(message.text) for message in model.requests[number].messages])
+
+
+async def test_a_question_gets_what_the_memory_knows_and_the_memory_gets_the_turn(open_host: Open) -> None:
+    """Recall comes with this very question, marked as data; the exchange is remembered behind its back."""
+    notebook = Notebook()
+    host = open_host("It is Tilda.", "Yes.", notebook=notebook, provider="notebook")
+    async with agent_of(host) as agent:
+        assert "You keep a notebook." in agent.system_prompt
+        result = await agent.run("What is my cat called?")
+        assert notebook.wait(1)
+        await agent.run("Are you sure?")
+        assert notebook.wait(2)
+    await host.close()
+
+    assert result.answer == "It is Tilda."
+    assert "untrusted_tool_result source=" in asked(host)
+    assert "cat is called Tilda" in asked(host)
+    # What the conversation contains already is not told again.
+    assert asked(host, 1).count("cat is called Tilda") == 1
+    assert notebook.remembered == [("What is my cat called?", "It is Tilda."), ("Are you sure?", "Yes.")]
+    assert notebook.sessions == [agent.session_id]
+    assert [one["role"] for one in notebook.ended[0]] == ["user", "assistant", "user", "assistant"]
+    assert notebook.is_shut_down
+
+
+async def test_the_tools_of_a_memory_are_tools(open_host: Open) -> None:
+    """The model is offered them, and a failure is an error result."""
+    host = open_host(calls("notebook_read", {}), "Tilda.", notebook=Notebook(), provider="notebook")
+    async with agent_of(host) as agent:
+        result = await agent.run("Look it up")
+        assert agent.tools == ["notebook_read"]
+        failed = await host.runtime.call("notebook_read", {"fail": 1})
+    await host.close()
+
+    assert result.answer == "Tilda."
+    assert "Tilda" in asked(host, 1)
+    assert json.loads(failed.text) == {"error": "the ink is dry", "success": False}
+
+
+async def test_a_memory_that_hangs_costs_a_moment_then_nothing(
+    open_host: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a few failures it is left alone for a while; every question is answered."""
+    monkeypatch.setattr(external_memory, "MAX_FAILURES", 2)
+    notebook, released, asked_times = Notebook(), threading.Event(), []
+
+    def hang() -> str:
+        asked_times.append(1)
+        released.wait(30)
+        return "too late"
+
+    notebook.recalls = hang
+    host = open_host(*["Answer."] * 4, notebook=notebook, provider="notebook", recall_seconds=0.2)
+    monkeypatch.setattr(notebook, "sync_turn", lambda *_, **__: 1 / 0)
+    async with agent_of(host) as agent:
+        for _ in range(4):
+            assert (await agent.run("Hello?")).answer == "Answer."
+    released.set()
+    await host.close()
+
+    assert len(asked_times) < 4
+    assert "too late" not in asked(host, 3)
+
+
+async def test_secrets_are_not_remembered(open_host: Open) -> None:
+    """What looks like a key does not leave this machine."""
+    notebook = Notebook()
+    host = open_host("Noted.", notebook=notebook, provider="notebook")
+    async with agent_of(host) as agent:
+        await agent.run("My key is sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD, keep it")
+        assert notebook.wait(1)
+    await host.close()
+
+    assert "abcdefghijklmnop" not in str(notebook.remembered)
+
+
+@pytest.mark.parametrize(
+    ("provider", "sentence"),
+    [("honcoh", "honcho"), ("mem0", "MEM0_API_KEY is not set"), ("honcho", "HONCHO_API_KEY is not set")],
+)
+async def test_a_memory_that_cannot_be_used_is_named_and_left_out(
+    open_host: Open, provider: str, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MEM0_API_KEY", "MEM0_BASE_URL", "HONCHO_API_KEY", "HONCHO_URL"):
+        monkeypatch.delenv(name, raising=False)
+    host = open_host("Hello.", provider=provider)
+    async with Agent(host=host, model=host.provider_for()[0], toolsets=[]) as agent:
+        assert (await agent.run("Hi")).answer == "Hello."
+        assert sentence in agent.warnings[0]
+    await host.close()
+
+
+async def test_nothing_happens_without_a_provider(open_host: Open) -> None:
+    """Nothing is registered, and nothing is sent."""
+    host = open_host("Hello.", notebook=Notebook())
+    async with Agent(host=host, model=host.provider_for()[0], toolsets=[]) as agent:
+        await agent.run("Hi")
+        assert host.runtime.hooks.is_empty
+    await host.close()
+
+
+# The two that come with toolcrib, against servers by their public APIs
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with serve() as one:
+        yield one
+
+
+NOW = "2026-11-01T00:00:00Z"
+HONCHO_PATHS = {
+    "/v3/workspaces": {"id": "toolcrib", "created_at": NOW},
+    "/v3/workspaces/toolcrib/peers": {"id": "me", "workspace_id": "toolcrib", "created_at": NOW},
+    "/v3/workspaces/toolcrib/peers/me/context": {
+        "peer_id": "me",
+        "target_id": "me",
+        "representation": "The user has a cat called Tilda.",
+        "peer_card": ["Likes cats"],
+    },
+    "/v3/workspaces/toolcrib/peers/me/card": {"peer_card": ["Likes cats"]},
+    "/v3/workspaces/toolcrib/peers/me/chat": {"content": "Tilda."},
+    "/v3/workspaces/toolcrib/peers/me/search": [],
+}
+
+
+def honcho_server(site: Site) -> None:
+    for path, answer in HONCHO_PATHS.items():
+        site.pages[path] = (200, JSON, json.dumps(answer).encode())
+
+    def any_session(asked: Asked) -> Page:
+        return (
+            200,
+            JSON,
+            json.dumps(
+                []
+                if asked.path.endswith("/messages")
+                else {"id": "s", "is_active": True, "workspace_id": "toolcrib", "created_at": NOW}
+            ).encode(),
+        )
+
+    class Pages(dict[str, Any]):
+        def get(self, key: str, default: Any = None) -> Any:
+            return any_session if "/sessions" in key else super().get(key, default)
+
+    site.pages = Pages(site.pages)
+
+
+def mem0_server(site: Site) -> None:
+    found = {"results": [{"id": "7", "memory": "The user has a cat called Tilda."}]}
+    site.pages["/v3/memories/search/"] = (200, JSON, json.dumps(found).encode())
+    site.pages["/v3/memories/add/"] = (200, JSON, b'{"results": []}')
+
+
+VENDORS: dict[str, tuple[Callable[[Site], None], dict[str, str], str, str]] = {
+    "honcho": (
+        honcho_server,
+        {"HONCHO_API_KEY": KEY, "HONCHO_URL": "{}", "HONCHO_USER": "me"},
+        "/peers/me/context",
+        "/messages",
+    ),
+    "mem0": (mem0_server, {"MEM0_API_KEY": KEY, "MEM0_BASE_URL": "{}"}, "/v3/memories/search/", "/v3/memories/add/"),
+}
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+async def test_each_vendor_recalls_and_remembers(
+    open_host: Open, site: Site, vendor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The official client of Honcho, and mem0 over HTTP, by their routes, with the key."""
+    prepare, variables, recall, remember = VENDORS[vendor]
+    prepare(site)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value.format(site.address))
+    host = open_host("Tilda.", provider=vendor, recall_seconds=20)
+    async with Agent(host=host, model=host.provider_for()[0], toolsets=[vendor]) as agent:
+        result = await agent.run("What is my cat called?")
+        names = agent.tools
+    await host.close()
+
+    assert result.answer == "Tilda."
+    assert "cat called Tilda" in asked(host), agent.warnings
+    paths = [one.path for one in site.requests]
+    assert any(recall in path for path in paths)
+    (sent,) = [one for one in site.requests if one.path.endswith(remember)]
+    assert b"What is my cat called?" in sent.body
+    assert KEY in sent.headers["authorization"]
+    assert all(name.startswith(f"{vendor}_") for name in names)
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        ((401, JSON, KEY.encode()), "refused the key in"),
+        ((429, JSON, b"{}"), "request limit of"),
+        ((503, JSON, KEY.encode()), "has a problem (HTTP 503)"),
+        ((200, JSON, b"{nothing"), "cannot be understood"),
+    ],
+    ids=["wrong key", "quota", "server", "malformed"],
+)
+@pytest.mark.parametrize(("vendor", "tool"), [("honcho", "honcho_context"), ("mem0", "mem0_search")])
+async def test_every_failure_of_a_vendor_is_one_sentence(
+    open_host: Open, site: Site, vendor: str, tool: str, answer: Page, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the conversation goes on."""
+    prepare, variables, recall, _ = VENDORS[vendor]
+    prepare(site)
+    site.pages[next(path for path in site.pages if path.endswith(recall))] = answer
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value.format(site.address))
+    host = open_host("Hello.", provider=vendor, recall_seconds=20)
+    async with Agent(host=host, model=host.provider_for()[0], toolsets=[vendor]) as agent:
+        failed = await host.runtime.call(tool, {"query": "cat"})
+        assert (await agent.run("Hi")).answer == "Hello."
+    await host.close()
+
+    assert KEY not in failed.text
+    assert sentence in json.loads(failed.text)["error"]
