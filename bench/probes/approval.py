@@ -35,7 +35,7 @@ def timed(judge: Callable[[str], str], command: str) -> tuple[str, float]:
     try:
         verdict = judge(command)
     except TooSlow:
-        verdict = "timeout"
+        return "timeout", LIMIT_SECONDS
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
     return verdict, time.process_time() - start
