@@ -1,5 +1,5 @@
 """Measures `toolcrib serve`: the first byte of a stream beside a bare Starlette stream, many streams at once,
-reconnects, and what a killed server leaves.
+reconnects, what a killed server leaves, and the first load of the page.
 
 Prints a table, where the bare stream stands in the column of the reference. Exits 1 when a figure is missed. The server
 runs in a process of its own; `--streams`, `--reconnects` and `--runs` take other numbers.
@@ -25,12 +25,14 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from playwright.async_api import async_playwright
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from run import Row, print_table
+from toolcrib.config.browser_settings import find_chromium
 from toolcrib.config.load import load_settings
 from toolcrib.config.paths import Home
 from toolcrib.core.messages import Message
@@ -42,6 +44,7 @@ from toolcrib.http_server import open_socket
 from toolcrib.providers.scripted import calls
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.serve.app import AgentServer, serve_agents
+from toolcrib.serve.login import PageLogins
 from toolcrib.serve.tokens import ServerTokens
 
 STREAMS, RECONNECTS, RUNS = 200, 1_000, 50
@@ -56,6 +59,7 @@ serve:
   jobs: false
   limits: {max_runs: 1000, max_streams: 1000, requests_per_minute: 1000000}
 """
+PAGE_LOADS, PAGE_KB, PAINT_SECONDS = 5, 150.0, 0.5
 DOUBLE, LAG_MS, FIRST_MS, MEMORY_MB = 3.0, 150.0, 10.0, 300.0
 
 
@@ -331,6 +335,45 @@ def peak_mb(pid: int) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
 
 
+async def page_rows(port: int, home: Path) -> list[Row]:
+    """What the browser loads first, and when it paints, logged in: the best of several, each with an empty cache."""
+    if not find_chromium():
+        missing = "there is no Chromium here; run scripts/test-services up"
+        return [Row("page: first load and first paint", missing, "", "", "", None)]
+    logins = PageLogins(Home(home), ServerTokens(Home(home)))
+    sizes, paints, ready = [], [], []
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
+        for _ in range(PAGE_LOADS):
+            context = await browser.new_context()
+            page = await context.new_page()
+            await page.goto(f"http://127.0.0.1:{port}/login#{logins.create_code()}")
+            await page.get_by_label("Message").wait_for()
+            # Sizes of the login's load; paint of a load with a login and without a cache.
+            fetched = "performance.getEntries().filter(one => one.transferSize).map(one => one.transferSize)"
+            sizes.append(sum(await page.evaluate(fetched)))
+            session = await context.new_cdp_session(page)
+            await session.send("Network.clearBrowserCache")
+            await page.goto(f"http://127.0.0.1:{port}/")
+            await page.get_by_label("Message").wait_for()
+            ready.append(await page.evaluate("performance.now()"))
+            paints.append(await page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime"))
+            await context.close()
+        await browser.close()
+    size, paint, typing = max(sizes) / 1000, min(paints) / 1000, min(ready) / 1000
+    return [
+        Row("page: first load, compressed", f"{size:.0f} KB", "", "", f"≤ {PAGE_KB:g} KB", size <= PAGE_KB),
+        Row(
+            "page: first paint, a person can type",
+            f"{paint:.2f} s, {typing:.2f} s",
+            "",
+            "",
+            f"≤ {PAINT_SECONDS:g} s",
+            paint <= PAINT_SECONDS,
+        ),
+    ]
+
+
 async def measure(options: argparse.Namespace) -> list[Row]:
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -346,6 +389,7 @@ async def measure(options: argparse.Namespace) -> list[Row]:
             rows.append(await first_byte_row(client, Client(bare_port, "")))
             rows += await streams_rows(client, options.streams, process.pid)
             rows.append(await reconnect_row(client, options.reconnects))
+            rows += await page_rows(port, home)
         killed = Path(folder) / "killed"
         rows.append(await killed_row(killed, ServerTokens(Home(killed)).owner_token(), options.runs))
     return rows

@@ -56,10 +56,18 @@ FACTS = {
         HERE,
     ),
     "delegate_task": Facts("none of its own; the calls of helpers are judged one by one", AN_AGENT),
+    "discord": Facts("asks Discord; a new thread needs approval", HERE),
+    "discord_admin": Facts("asks Discord; whatever changes something there needs approval", HERE),
     "execute_code": Facts(
         "runs the script as `python3 -c`; the calls that it makes are judged one by one",
         "in a sandbox around the folder of the session, or where its commands run (`code_execution.sandbox`)",
     ),
+    "ha_call_service": Facts(
+        "changes what is in the home: needs approval, except for lights and other things that are easily undone", HERE
+    ),
+    "ha_get_state": Facts("asks Home Assistant", HERE),
+    "ha_list_entities": Facts("asks Home Assistant", HERE),
+    "ha_list_services": Facts("asks Home Assistant", HERE),
     "image_generate": Facts(
         "spends money, unless the service runs on a machine of yours; reads the images that it changes", HERE
     ),
@@ -94,6 +102,7 @@ FACTS = {
     "web_extract": Facts("reaches the hosts of the pages", HERE),
     "web_search": Facts("sends the query to a search service; asks the person first, if no key is set", HERE),
     "write_file": Facts("writes the file", WITH_COMMANDS),
+    "x_search": Facts("sends the query to xAI, and spends money", HERE),
     "xai_video_edit": Facts("spends money", HERE),
     "xai_video_extend": Facts("spends money", HERE),
 }

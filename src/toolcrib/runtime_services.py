@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from toolcrib.core.ports import FileSnapshots
     from toolcrib.cron.service import CronService
     from toolcrib.files.service import FileService
+    from toolcrib.integrations.discord import DiscordService
+    from toolcrib.integrations.home_assistant import HomeAssistantService
+    from toolcrib.integrations.x_search import PostSearchService
     from toolcrib.mcp.client.manager import McpClientManager
     from toolcrib.media.generation.service import GenerationService
     from toolcrib.media.service import VisionService
@@ -278,6 +281,24 @@ class RuntimeServices:
         from toolcrib.providers.mixture import MixtureService  # noqa: PLC0415
 
         return MixtureService(self._runtime.settings)
+
+    @lazy
+    def home_assistant(self) -> HomeAssistantService:
+        from toolcrib.integrations.home_assistant import HomeAssistantService  # noqa: PLC0415
+
+        return HomeAssistantService(lambda: self.web.client)
+
+    @lazy
+    def post_search(self) -> PostSearchService:
+        from toolcrib.integrations.x_search import PostSearchService  # noqa: PLC0415
+
+        return PostSearchService(lambda: self.web.client)
+
+    @lazy
+    def discord(self) -> DiscordService:
+        from toolcrib.integrations.discord import DiscordService  # noqa: PLC0415
+
+        return DiscordService(lambda: self.web.client)
 
     @lazy
     def snapshots(self) -> FileSnapshots | None:

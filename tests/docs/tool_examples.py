@@ -11,7 +11,8 @@ around it:
     <!-- the helper says: TEXT -->          what a helper reports
     <!-- served: NAME -->                   the block is a page of a web server on this machine, whose address is `site`
     <!-- the search service answers -->     the block is the answer of a SearXNG server to every query
-    <!-- a service answers: VARIABLE/PATH --> the block is what the server at the address in VARIABLE answers there
+    <!-- a service answers: VARIABLE/PATH --> the block is what the server at the address in VARIABLE answers there;
+                                            `, with KEY` sets that variable to a key
 """
 
 from __future__ import annotations
@@ -116,7 +117,10 @@ class ToolPage:
             self._site.pages["/search"] = (200, {"content-type": "application/json"}, block.body.encode())
             self._patch.setenv("SEARXNG_URL", self._site.address)
         elif block.mark == "a service answers":
-            variable, _, path = block.value.partition("/")
+            where, _, key = block.value.partition(", with ")
+            variable, _, path = where.partition("/")
+            if key:
+                self._patch.setenv(key, "key-for-this-page")
             self._site.pages[f"/{path}"] = (200, {"content-type": "application/json"}, block.body.encode())
             self._patch.setenv(variable, self._site.address)
         elif block.mark == "earlier conversation":

@@ -58,6 +58,7 @@ class Row:
 
 
 ROWS = (
+    Row("acp install", "zed", "prints"),
     Row("approvals answer", "K7Q2ZD", "config"),
     Row("approvals explain"),
     Row("approvals list"),

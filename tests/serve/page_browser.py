@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -72,7 +73,7 @@ async def page_server(
             **(config or {}),
         }
         (home / "config.yaml").write_text(json.dumps(settings))
-        async with _program(home, folder) as (process, url), async_playwright() as playwright:
+        async with serve_program(home, folder) as (process, url), async_playwright() as playwright:
             browser = await playwright.chromium.launch(
                 executable_path=find_chromium(), args=["--no-sandbox", "--disable-gpu"]
             )
@@ -83,12 +84,14 @@ async def page_server(
 
 
 @asynccontextmanager
-async def _program(home: Path, folder: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+async def serve_program(
+    home: Path, folder: Path, *arguments: str, **environment: str
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-m", "toolcrib", "serve"),
+        *("-m", "toolcrib", "serve", *arguments),
         cwd=folder,
-        env={**os.environ, "TOOLCRIB_HOME": str(home)},
+        env={**os.environ, "TOOLCRIB_HOME": str(home), **environment},
         stderr=asyncio.subprocess.PIPE,
     )
     assert process.stderr is not None
@@ -99,6 +102,13 @@ async def _program(home: Path, folder: Path) -> AsyncIterator[tuple[asyncio.subp
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)
         await asyncio.wait_for(process.wait(), LIMIT_SECONDS)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 async def ask(page: Page, text: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import re
 import signal
 from pathlib import Path
@@ -11,9 +13,14 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, expect
 
-from tests.serve.page_browser import LIMIT_SECONDS, SIZES, PageServer, ask, keep, page_server
+from tests.cli.cli_program import Program
+from tests.serve.page_browser import LIMIT_SECONDS, SIZES, PageServer, ask, free_port, keep, page_server, serve_program
 from toolcrib.config.browser_settings import find_chromium
+from toolcrib.config.paths import Home
+from toolcrib.core.models import Usage
 from toolcrib.providers.scripted import call, says
+from toolcrib.serve.login import PageLogins
+from toolcrib.serve.tokens import ServerTokens
 from toolcrib.testing.model_server import Stream
 
 pytestmark = [
@@ -59,9 +66,10 @@ def long_run() -> list[Any]:
     """Steps of a run with a plan, a failing command, an edit and a question."""
     patch = {"mode": "replace", "path": "app.py", "old_string": "'hi'", "new_string": '"hello"'}
     return [
-        says("I make a plan first.", call("todo", PLAN)),
+        says("I make a plan first.", call("todo", PLAN), usage=Usage(input_tokens=5200, output_tokens=90)),
         says("", call("terminal", {"command": "ls -la"}), call("terminal", {"command": "cat missing.txt"})),
         says("", call("patch", patch)),
+        says("", call("terminal", {"command": "echo serving; sleep 300", "background": True})),
         says("Now the build folder has to go.", REMOVE),
         ANSWER,
     ]
@@ -122,6 +130,25 @@ async def test_a_denial_with_its_reason_reaches_the_model(home: Path, folder: Pa
         await expect(page.locator("details.call.blocked")).to_be_visible()
 
     assert (folder / "build").is_dir()
+
+
+async def test_a_command_is_edited_before_it_runs(home: Path, folder: Path) -> None:
+    """What the person wrote runs instead, and the call says so."""
+    (folder / "old").mkdir()
+    async with page_server(home, folder, [says("", REMOVE), "Done."]) as server:
+        page = await server.open()
+        await ask(page, "Clean up.")
+        card = approval(page)
+        await card.get_by_role("button", name="Edit").click()
+        await card.get_by_label("Run this instead").fill("rm -rf old")
+        await card.get_by_role("button", name="Allow once").click()
+        await expect(page.get_by_text("Done.")).to_be_visible()
+        done = page.locator("details.call", has_text="rm -rf build")
+        await done.locator("summary").click()
+        await expect(done).to_contain_text("rm -rf old")
+
+    assert (folder / "build").is_dir()
+    assert not (folder / "old").exists()
 
 
 async def test_a_reload_in_the_middle_loses_and_doubles_nothing(home: Path, folder: Path) -> None:
@@ -322,6 +349,20 @@ async def test_a_page_of_another_site_gets_nothing(home: Path, folder: Path) -> 
     assert runs == 0
 
 
+SCREENS = ("sessions", "approvals", "tools", "jobs", "processes", "costs", "settings")
+SHOWN = {
+    "sessions": ".rows li",
+    "approvals": ".rows li",
+    "tools": ".rows li",
+    "jobs": ".rows li .dots, .rows li",
+    "processes": ".process",
+    "costs": "svg.days",
+    "settings": ".group",
+    "files": ".rows li",
+    "runs": ".waterfall li",
+}
+
+
 async def violations(page: Page) -> list[str]:
     """What axe finds: rules of WCAG 2.2 AA and good practice, with the elements."""
     await page.evaluate(AXE)
@@ -343,6 +384,8 @@ async def look(server: PageServer, page: Page, name: str) -> list[str]:
 async def test_every_screen_is_accessible(home: Path, folder: Path, size: str, scheme: str) -> None:
     """At both widths and in both colour schemes: names, roles, contrast, focus; and nothing is cut off."""
     found: list[str] = []
+    run_cli = Program(home.parent)
+    run_cli("cron", "create", "0 9 * * *", "Summarise the news", "--name", "news", TOOLCRIB_HOME=str(home))
     async with page_server(home, folder, long_run()) as server:
         page = await server.open(size, scheme, is_logged_in=False)
         await page.goto(server.url)
@@ -358,18 +401,126 @@ async def test_every_screen_is_accessible(home: Path, folder: Path, size: str, s
         await approval(page).get_by_role("button", name="Allow once").click()
         await expect(page.get_by_text("the build folder is gone")).to_be_visible()
         found += await look(server, page, f"chat-{size}-{scheme}")
-        for screen in ("sessions", "approvals", "tools"):
+        session = page.url.rpartition("/")[2]
+        run = await page.get_by_role("link", name="Timeline").get_attribute("href")
+        for screen in (*SCREENS, f"files/{session}", str(run).strip("/")):
             await page.goto(f"{server.url}/{screen}")
-            await page.get_by_role("heading", level=1).wait_for()
-            found += await look(server, page, f"{screen}-{size}-{scheme}")
+            await page.locator(SHOWN[screen.partition("/")[0]]).first.wait_for()
+            for one in await page.locator(".screen summary").all():
+                await one.click()
+            found += await look(server, page, f"{screen.partition('/')[0]}-{size}-{scheme}")
         await page.keyboard.press("Control+k")
         found += await look(server, page, f"palette-{size}-{scheme}")
         await page.keyboard.press("Escape")
         await page.keyboard.press("?")
         found += await look(server, page, f"keys-{size}-{scheme}")
 
-    assert found == []
+    assert "\n".join(found) == ""
     assert server.errors == []
+
+
+async def test_an_undo_is_shown_before_it_is_done(home: Path, folder: Path) -> None:
+    """The files of a conversation, their diffs, and the way back."""
+    patch = {"mode": "replace", "path": "app.py", "old_string": "'hi'", "new_string": '"hello"'}
+    async with page_server(home, folder, [says("", call("patch", patch)), "Done."]) as server:
+        page = await server.open()
+        await ask(page, "Say hello.")
+        await expect(page.get_by_text("Done.")).to_be_visible()
+        changed = (folder / "app.py").read_text()
+        await page.get_by_role("link", name="Files").click()
+        await page.locator("details.file > summary").click()
+        await expect(page.locator(".diff .added")).to_contain_text('"hello"')
+        await page.get_by_role("button", name="Undo… back to").click()
+        preview = page.get_by_role("region", name="Preview")
+        await expect(preview).to_contain_text("comes back as it was")
+        untouched = (folder / "app.py").read_text()
+        await preview.get_by_role("button", name="Undo", exact=True).click()
+        await expect(page.get_by_text("undone")).to_be_visible()
+
+    assert untouched == changed
+    assert "'hi'" in (folder / "app.py").read_text()
+
+
+async def test_a_tool_is_tried_by_hand_through_the_gate(home: Path, folder: Path) -> None:
+    """The form comes from the schema; a dangerous call asks, and what it did is shown."""
+    async with page_server(home, folder, []) as server:
+        page = await server.open()
+        await page.goto(f"{server.url}/tools")
+        await page.get_by_label("Search tools").fill("terminal")
+        await page.get_by_role("button", name="Try terminal").click()
+        await page.get_by_label("command", exact=True).fill("rm -rf build")
+        await page.get_by_role("button", name="Call", exact=True).click()
+        await approval(page).get_by_role("button", name="Deny").click()
+        await expect(page.locator(".try [role=status]")).to_contain_text("blocked")
+        denied = (folder / "build").is_dir()
+        await page.get_by_label("command", exact=True).fill("echo it works")
+        await page.get_by_role("button", name="Call", exact=True).click()
+        await expect(page.locator(".try .output").first).to_contain_text("it works")
+
+    assert denied
+
+
+async def test_a_setting_is_changed_and_reset(home: Path, folder: Path) -> None:
+    """What is not valid is refused in place; what is valid is in the config file."""
+    async with page_server(home, folder, []) as server:
+        page = await server.open()
+        await page.goto(f"{server.url}/settings")
+        await page.get_by_label("Search settings").fill("serve.approval_timeout")
+        await page.get_by_role("button", name="Change serve.approval_timeout").click()
+        await page.get_by_label("Value of serve.approval_timeout").fill("-1")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("alert")).to_be_visible()
+        await page.get_by_label("Value of serve.approval_timeout").fill("77")
+        await page.keyboard.press("Enter")
+        await expect(page.locator(".setting")).to_contain_text("from config.yaml")
+        changed = (home / "config.yaml").read_text()
+        await page.get_by_role("button", name="Reset serve.approval_timeout").click()
+        await expect(page.locator(".setting .muted")).to_have_text("default")
+
+    assert "77" in changed
+    assert "77" not in (home / "config.yaml").read_text()
+
+
+async def test_an_approval_is_answered_after_a_restart(home: Path, folder: Path) -> None:
+    """The page stays open while the server restarts; the answer starts a run that goes on."""
+    port = free_port()
+    steps = [says("", REMOVE), says("", call("terminal", {"command": "rm -rf build"}, id="again")), "It is gone."]
+    config = {"serve": {"port": port, "toolsets": ["terminal"]}}
+    async with page_server(home, folder, steps, config) as server:
+        page = await server.open()
+        await ask(page, "Clean up.")
+        await expect(approval(page)).to_be_visible()
+        server.process.kill()
+        await server.process.wait()
+        await expect(page.get_by_text("The server is away")).to_be_visible()
+        async with serve_program(home, folder):
+            await expect(page.get_by_text("The server is away")).to_be_hidden()
+            untouched = (folder / "build").is_dir()
+            await approval(page).get_by_role("button", name="Allow once").click()
+            await expect(page.get_by_text("It is gone.")).to_be_visible()
+            await expect(page.get_by_text("It is gone.")).to_have_count(1)
+
+    assert untouched
+    assert not (folder / "build").exists()
+
+
+async def test_open_hands_a_link_to_the_browser(home: Path, folder: Path, tmp_path: Path) -> None:
+    """`--open` starts the browser with a link that logs in; the output has no code for a log to keep."""
+    noted, opener = tmp_path / "noted", tmp_path / "opener"
+    os.mkfifo(noted)
+    opener.write_text(f'#!/bin/sh\nprintf %s "$1" > {noted}\n')
+    opener.chmod(0o700)
+    (home / "config.yaml").parent.mkdir(exist_ok=True)
+    (home / "config.yaml").write_text("serve: {port: 0}")
+    async with serve_program(home, folder, "--open", BROWSER=f"{opener} %s") as (process, url):
+        link = await asyncio.wait_for(asyncio.to_thread(noted.read_text), LIMIT_SECONDS)
+        made = PageLogins(Home(home), ServerTokens(Home(home))).redeem(link.partition("#")[2])
+        assert process.stderr is not None
+        said = await asyncio.wait_for(process.stderr.readline(), LIMIT_SECONDS)
+
+    assert link.startswith(f"{url}/login#")
+    assert made is not None
+    assert b"#" not in said
 
 
 async def test_the_page_says_that_the_server_is_gone_and_comes_back(home: Path, folder: Path) -> None:

@@ -200,6 +200,7 @@ def test_a_link_needs_a_server(tmp_path: Path) -> None:
     run_cli = Program(tmp_path)
     none = run_cli("serve", "login")
     home = Home(run_cli.home)
+    home.serve_dir.mkdir(parents=True, exist_ok=True)
     home.serve_address_file.write_text("http://127.0.0.1:8642")
     printed = run_cli("serve", "login")
     unknown = run_cli("serve", "login", "--token", "nobody")

@@ -20,7 +20,6 @@ from tests.undo.test_undo_commands import wait_until
 from tests.undo.test_undo_git import git
 from tests.undo.undo_work import SESSION, Work, working_in
 from toolcrib.approval.command_reader import read_command
-from toolcrib.core.context import ToolContext
 from toolcrib.core.types import Effect
 from toolcrib.undo import workspace
 from toolcrib.undo.history import FileHistory
@@ -218,7 +217,7 @@ def test_small_ignored_trees_come_back_after_a_command_that_does_not_name_them(w
 
 
 def test_what_is_not_recorded_of_ignored_folders_is_said_at_once(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large ignored folders are not saved; that files were deleted in them stands in the list, and is reported."""
+    """Large ignored folders are not saved; that files were deleted in them stands in the list, and with the result."""
     monkeypatch.setattr(workspace, "IGNORED_FILES", 20)
     git(work.folder, "init", "-q")
     work.path(".gitignore").write_text("build/\nnode_modules/\n__pycache__/\n")
@@ -227,10 +226,9 @@ def test_what_is_not_recorded_of_ignored_folders_is_said_at_once(work: Work, mon
         work.path(folder).mkdir()
         for number in range(30):
             work.path(f"{folder}/{number}").write_text("x")
-    said: list[str] = []
-    monkeypatch.setattr(ToolContext, "progress", lambda _, text: said.append(text))
 
-    work.run("make -s clean; rm -r __pycache__")
+    arguments = {"command": "make -s clean; rm -r __pycache__"}
+    said = work.runtime.call_sync("terminal", arguments, work.context()).notices
 
     lost = ["29 ignored files were deleted in build/", "the ignored folder node_modules/ was deleted"]
     assert sorted(work.notes()) == [f"not recorded: {one}" for one in lost]
@@ -350,6 +348,7 @@ def test_in_a_home_only_named_files_are_saved(tmp_path: Path, monkeypatch: pytes
         "ls -la", "git status", "git -C . log --oneline | head", "echo hello", "cat a | grep -c x 2> /dev/null",
         "grep -rl alpha . | xargs grep beta", "find . -name '*.py' -type f", "test -e a && echo yes || echo no",
         "for f in *; do wc -l \"$f\"; done", "cd sub; pwd; ls", "sed -n 1,3p a", "awk '{print $1}' a", "sort a | uniq",
+        "uniq -c a", "xxd a | head -2", "less a", "rg -n x .",
     ],
 )  # fmt: skip
 def test_commands_that_only_read_are_not_scanned(work: Work, command: str) -> None:
@@ -363,7 +362,8 @@ def test_commands_that_only_read_are_not_scanned(work: Work, command: str) -> No
     "command",
     ["make", "echo a > b", "find . -delete", "find . -exec touch {} +", "sed -i s/a/b/ c", "sort -o a a",
      "git checkout x", "xargs rm", "awk '{print > \"b\"}' a", "sed 's/a/b/w out' a", "python3 x.py", "$CMD a",
-     "git diff --output=x",
+     "git diff --output=x", "git grep -Otouch x", "uniq a b", "xxd a b", "sdiff -o c a b", "history -w x",
+     "rg --pre ./run x", "less -o log a", "file -C -m magic",
      "cat a | tee b", "f() { rm a; }; f", "eval \"$X\"", "ls; npm test", "tree -o x", "sed -ni p a", "git stash",
      "date > x", "timeout 5 make", "env A=1 make", "echo `touch x`", "cat <(touch x)"],
 )  # fmt: skip

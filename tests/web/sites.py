@@ -68,7 +68,7 @@ def serve() -> Iterator[Site]:
             except OSError:
                 self.close_connection = True
 
-        do_POST = do_GET  # noqa: N815 - the name that the server looks for
+        do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 - the names that the server looks for
 
     class Server(ThreadingHTTPServer):
         def handle_error(self, request: object, client_address: object) -> None:

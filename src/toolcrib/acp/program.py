@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import sys
 from typing import IO, TYPE_CHECKING
@@ -10,18 +11,20 @@ from typing import IO, TYPE_CHECKING
 from acp.core import AgentSideConnection
 
 from toolcrib.acp.agent import EditorAgent
+from toolcrib.acp.editor import EditorConnection
 from toolcrib.acp.transport import StdioTransport
 
 if TYPE_CHECKING:
-    from toolcrib.acp.sessions import SessionHosts
+    from toolcrib.acp.sessions import EditorSessions
 
 INTERRUPTED = 130
 
 
 async def serve_editor(stdout: IO[bytes]) -> int:
     """Answer the editor until it closes the connection or a signal arrives; returns the exit code."""
+    logging.getLogger().addHandler(SdkLogHandler())
     transport = await StdioTransport.open(sys.stdin.buffer, stdout)
-    agent = EditorAgent(_own_hosts)
+    agent = EditorAgent(open_own_sessions)
     connection = AgentSideConnection(agent, transport, listening=False, use_unstable_protocol=True)
     stop, code = asyncio.Event(), 0
 
@@ -46,7 +49,18 @@ async def serve_editor(stdout: IO[bytes]) -> int:
     return code
 
 
-def _own_hosts() -> SessionHosts:
-    from toolcrib.acp.sessions import OwnHosts  # noqa: PLC0415 - takes longer than the answer to `initialize`
+class SdkLogHandler(logging.Handler):
+    """Sends what the SDK reports to our log: it uses the root logger, which would print on stderr."""
 
-    return OwnHosts()
+    def emit(self, record: logging.LogRecord) -> None:
+        if not record.name.startswith("toolcrib"):
+            for handler in logging.getLogger("toolcrib").handlers:
+                handler.handle(record)
+
+
+def open_own_sessions(editor: EditorConnection) -> EditorSessions:
+    """The sessions of this home; their agents work in this process."""
+    # Takes longer than the answer to `initialize`, which editors wait for when they start.
+    from toolcrib.acp.sessions import EditorSessions, OwnHosts  # noqa: PLC0415
+
+    return EditorSessions(editor, OwnHosts())

@@ -316,6 +316,38 @@ class MixturePort(ToolService, Protocol):
     def effects(self) -> tuple[Effect, ...]: ...
 
 
+class HomeAssistantPort(Protocol):
+    """The devices of the user's home."""
+
+    async def list_entities(self, args: JsonObject, ctx: ToolContext) -> str: ...
+
+    async def get_state(self, args: JsonObject, ctx: ToolContext) -> str: ...
+
+    async def list_services(self, args: JsonObject, ctx: ToolContext) -> str: ...
+
+    async def call_service(self, args: JsonObject, ctx: ToolContext) -> str: ...
+
+    def read_effects(self) -> tuple[Effect, ...]: ...
+
+    def call_effects(self, args: JsonObject) -> tuple[Effect, ...]: ...
+
+
+class PostSearchPort(ToolService, Protocol):
+    """Searches posts on X."""
+
+    def effects(self) -> tuple[Effect, ...]: ...
+
+
+class DiscordPort(Protocol):
+    """The Discord servers of the user's bot."""
+
+    async def take_part(self, args: JsonObject, ctx: ToolContext) -> str: ...
+
+    async def manage(self, args: JsonObject, ctx: ToolContext) -> str: ...
+
+    def effects(self, args: JsonObject) -> tuple[Effect, ...]: ...
+
+
 class BrowserPort(Protocol):
     """The browser tools."""
 
@@ -486,6 +518,15 @@ class Services(Protocol):
 
     @property
     def mixture(self) -> MixturePort: ...
+
+    @property
+    def home_assistant(self) -> HomeAssistantPort: ...
+
+    @property
+    def post_search(self) -> PostSearchPort: ...
+
+    @property
+    def discord(self) -> DiscordPort: ...
 
     @property
     def plugins(self) -> Sequence[Any]:

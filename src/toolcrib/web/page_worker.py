@@ -226,7 +226,7 @@ def _library_text(page: str, url: str) -> tuple[str, str, bool] | None:
     if tree is None:
         return None
     title = _lxml_title(tree)
-    _drop_surroundings(tree)
+    _drop_boilerplate(tree)
     if url:
         _make_links_absolute(tree, url)
     mains = tree.xpath('//main|//*[@role="main"]')
@@ -244,7 +244,7 @@ def _library_text(page: str, url: str) -> tuple[str, str, bool] | None:
     return title, text, shown >= MIN_CHARS and shown >= MIN_MAIN_SHARE * main_chars
 
 
-def _drop_surroundings(tree: Any) -> None:
+def _drop_boilerplate(tree: Any) -> None:
     """Take out what is never content: the library copies it many times, and at worst takes a menu for the page."""
     for element in list(tree.iter(*_NO_TEXT)):
         # The library reads the data that a page gives for machines.

@@ -26,9 +26,11 @@ ProviderFailure = Literal["key", "quota", "timeout", "server", "malformed", "too
 class ProviderFailed(ToolcribError):
     """A provider that did not deliver; the message is one sentence without any text of the provider."""
 
-    def __init__(self, message: str, kind: ProviderFailure, retry_seconds: float = 0.0) -> None:
+    def __init__(self, message: str, kind: ProviderFailure, retry_seconds: float = 0.0, status: int = 0) -> None:
         super().__init__(message)
         self.kind: ProviderFailure = kind
+        self.status = status
+        """The HTTP status of a refusal, if there was one."""
         self.retry_seconds = retry_seconds
         """For `quota`: how long to leave the provider alone, if it says so."""
 
@@ -128,7 +130,7 @@ class ProviderAccess(msgspec.Struct, frozen=True, kw_only=True):
         if 200 <= status < 300:
             return
         if status in (401, 403):
-            raise self.refused()
+            raise self.refused(status)
         if status == 402:
             raise ProviderFailed(f"the {name} account has no credit left", "quota")
         if status == 429:
@@ -136,13 +138,13 @@ class ProviderAccess(msgspec.Struct, frozen=True, kw_only=True):
             raise ProviderFailed(f"the request limit of {name} is reached; try again later", "quota", wait)
         if status >= 500:
             raise ProviderFailed(f"{name} has a problem (HTTP {status}); try again later", "server")
-        raise ProviderFailed(f"{name} did not accept the request (HTTP {status})", "request")
+        raise ProviderFailed(f"{name} did not accept the request (HTTP {status})", "request", status=status)
 
-    def refused(self) -> ProviderFailed:
+    def refused(self, status: int = 401) -> ProviderFailed:
+        why = f"{self.display_name} refused the request"
         if self.key:
-            setup = f"run `toolcrib setup {self.tool}`"
-            return ProviderFailed(f"{self.display_name} refused the key in {self.key_variable}; {setup}", "key")
-        return ProviderFailed(f"{self.display_name} refused the request", "key")
+            why = f"{self.display_name} refused the key in {self.key_variable}; run `toolcrib setup {self.tool}`"
+        return ProviderFailed(why, "key", status=status)
 
     def malformed(self) -> ProviderFailed:
         return ProviderFailed(f"{self.display_name} sent an answer that cannot be understood", "malformed")

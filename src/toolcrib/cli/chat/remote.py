@@ -12,6 +12,7 @@ from toolcrib.cli.chat.one_shot import ProgressPrinter
 from toolcrib.cli.chat.options import ChatOptions
 from toolcrib.cli.output import clean, error_line, is_interactive, note, one_line
 from toolcrib.cli.server_client import ServerClient, ServerRefused
+from toolcrib.config.paths import Home
 from toolcrib.core.errors import UsageError
 
 LEAVING = ("/quit", "/exit", "/q")
@@ -112,14 +113,14 @@ class RemoteChat:
             note(str(error))
 
 
-def chat_with_server(options: ChatOptions, client: ServerClient) -> int:
+def chat_with_server(options: ChatOptions, home: Home, url: str) -> int:
     """Answer one question, or chat until the person leaves; returns the exit code."""
     defaults = ChatOptions()
     given = [name for name in UNUSABLE if getattr(options, name) != getattr(defaults, name)]
     if given:
         named = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise UsageError(f"{named} cannot be used with --connect: the server's config decides it")
-    chat = RemoteChat(client, options)
+    chat = RemoteChat(ServerClient.of_home(home, url), options)
     if options.query is not None:
         return chat.ask(options.query)
     if not is_interactive():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote
-
 import click
 import msgspec
 
@@ -333,33 +331,4 @@ def revoke_grant(grant: str) -> None:
 
 
 group.lazy("test", "approvals_test:test_command", "Show what would happen to a command, without running any of it.")
-
-
-@group.command("answer")
-@click.argument("code", metavar="CODE")
-@click.option(
-    "--choice",
-    type=click.Choice(["once", "session", "always", "deny"]),
-    default="once",
-    show_default=True,
-    help="What to answer.",
-)
-@click.option("--reason", metavar="TEXT", default="", help="With `deny`: why, for the model.")
-@click.option("--connect", metavar="URL", default="", help="The server that asks; default: the one of this home.")
-def answer_request(code: str, choice: str, reason: str, connect: str) -> None:
-    """Answer a request for approval of a running server.
-
-    CODE is the short code or the id of the request, as the server shows it.
-
-    \b
-    Examples:
-      toolcrib approvals answer K7Q2ZD
-      toolcrib approvals answer K7Q2ZD --choice deny --reason 'use the test database'
-    """
-    from toolcrib.cli.server_client import ServerClient  # noqa: PLC0415 - TLS takes a while to import
-
-    client = ServerClient.of_home(load_settings().home, connect)
-    answer = client.post(f"/api/approvals/{quote(code, safe='')}", {"choice": choice, "reason": reason})
-    note(f"Answered {code}: {DECIDED[choice]}.")
-    if answer["run_id"]:
-        note("Its run had ended; another one goes on with it.")
+group.lazy("answer", "approvals_answer:answer_request", "Answer a request for approval of a running server.")

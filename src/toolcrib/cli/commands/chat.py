@@ -194,10 +194,9 @@ def chat(
         mode=mode,
     )
     if connect is not None:
-        from toolcrib.cli.chat.remote import chat_with_server  # noqa: PLC0415 - few chats need it
-        from toolcrib.cli.server_client import ServerClient  # noqa: PLC0415
+        from toolcrib.cli.chat.remote import chat_with_server  # noqa: PLC0415 - few chats need it, and TLS is heavy
 
-        return chat_with_server(options, ServerClient.of_home(load_settings().home, connect))
+        return chat_with_server(options, load_settings().home, connect)
     return open_chat(options)
 
 

@@ -8,13 +8,11 @@ import signal
 import sys
 import webbrowser
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from msgspec.structs import replace
 
 from toolcrib.api import adopt_runtime
-from toolcrib.cli.commands.serve_install import install
 from toolcrib.cli.group import CommandGroup
 from toolcrib.cli.output import note, stdout_reserved
 from toolcrib.config.environment import environment
@@ -23,11 +21,18 @@ from toolcrib.config.load import load_settings
 from toolcrib.config.serve_settings import ServeSettings
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import UsageError
+from toolcrib.http_server import base_url, open_socket
 from toolcrib.registry.default import registry
-
-if TYPE_CHECKING:
-    from toolcrib.serve.login import PageLogins
-    from toolcrib.serve.tokens import ServerTokens, TokenScope
+from toolcrib.serve.app import (
+    AgentServer,
+    only_server,
+    require_safe_start,
+    require_separate_owners,
+    require_usable_tls,
+    serve_agents,
+)
+from toolcrib.serve.login import PageLogins
+from toolcrib.serve.tokens import ServerTokens, TokenScope, require_strong
 
 TOKEN_VARIABLE = "TOOLCRIB_SERVE_TOKEN"
 INTERRUPTED = 130
@@ -65,25 +70,11 @@ def serve(
     )
     settings = replace(settings, serve=chosen)
     tokens = _tokens(settings, token_file)
-    try:
-        with stdout_reserved():
-            return asyncio.run(_serve(settings, tokens, is_opening))
-    except ModuleNotFoundError as error:
-        raise UsageError(f"the server needs more packages ({error}); run `pip install 'toolcrib[serve]'`") from error
+    with stdout_reserved():
+        return asyncio.run(_serve(settings, tokens, is_opening))
 
 
 async def _serve(settings: Settings, tokens: ServerTokens, is_opening: bool) -> int:
-    # Importing the web server takes a quarter of a second, and no other command needs it.
-    from toolcrib.http_server import base_url, open_socket  # noqa: PLC0415
-    from toolcrib.serve.app import (  # noqa: PLC0415
-        AgentServer,
-        only_server,
-        require_safe_start,
-        require_separate_owners,
-        require_usable_tls,
-        serve_agents,
-    )
-
     chosen = settings.serve
     require_safe_start(chosen, chosen.host)
     require_usable_tls(chosen)
@@ -146,12 +137,7 @@ def login(name: str) -> None:
     """
     settings = load_settings()
     tokens = _tokens(settings, None)
-    from toolcrib.serve.login import PageLogins  # noqa: PLC0415 - imports the web server
-
     click.echo(PageLogins(settings.home, tokens).create_link(settings.serve, name))
-
-
-serve.add_command(install)
 
 
 @serve.command("token")
@@ -194,10 +180,6 @@ def token(name: str | None, scopes: tuple[TokenScope, ...], owner: str, revoke: 
 
 
 def _tokens(settings: Settings, file: Path | None) -> ServerTokens:
-    try:
-        from toolcrib.serve.tokens import ServerTokens, require_strong  # noqa: PLC0415 - imports the web server
-    except ModuleNotFoundError as error:
-        raise UsageError(f"the server needs more packages ({error}); run `pip install 'toolcrib[serve]'`") from error
     if file is not None:
         source = f"the file {str(file)!r}"
         # An empty file must not fall back to the stored token.
@@ -210,3 +192,6 @@ def _log_with_ours() -> None:
     for handler in logging.getLogger("toolcrib").handlers:
         for name in LOGGERS:
             logging.getLogger(name).addHandler(handler)
+
+
+serve.lazy("install", "serve_install:install", "Start the server when you log in.")

@@ -4,13 +4,22 @@ import { html, render, useEffect, useRef, useState } from "./vendor/preact-htm.j
 import { contact, logIn, logOut, login } from "./api.js";
 import { ChatScreen } from "./chat.js";
 import { conversation, open, refresh, refreshWaiting, stop, waiting } from "./conversation.js";
+import { CostsScreen } from "./costs.js";
+import { FilesScreen } from "./files.js";
 import { ApprovalsScreen, isTyping, loadIdentity, me } from "./questions.js";
+import { RunScreen } from "./runs.js";
 import { SessionList, SessionsScreen, refreshSessions, sessions, titleOf } from "./sessions.js";
+import { SettingsScreen } from "./settings.js";
 import { address, announcement, go, onLink, useStore } from "./state.js";
 import { Dialog, Icon, visible } from "./text.js";
 import { ToolsScreen } from "./tools.js";
+import { JobsScreen, ProcessesScreen } from "./work.js";
 
-const SCREENS = [["/sessions", "Sessions"], ["/approvals", "Approvals"], ["/tools", "Tools"]];
+const SCREENS = [
+  ["/sessions", "Sessions", SessionsScreen], ["/approvals", "Approvals", ApprovalsScreen], ["/jobs", "Jobs", JobsScreen], ["/processes", "Processes", ProcessesScreen],
+  ["/tools", "Tools", ToolsScreen], ["/costs", "Costs", CostsScreen], ["/settings", "Settings", SettingsScreen],
+];
+const OF_ONE = [["/files/", "Files", FilesScreen], ["/runs/", "Timeline", RunScreen]];
 const LOOK_MS = 10_000;
 
 function App() {
@@ -76,7 +85,7 @@ function Shell() {
   }, []);
   useEffect(() => { setDrawer(false); }, [path]);
   useEffect(() => { refreshSessions(); }, [isWorking]);
-  const name = path.startsWith("/chat/") ? session?.title || "Conversation" : SCREENS.find(([one]) => one === path)?.[1] ?? "New conversation";
+  const name = path.startsWith("/chat/") ? session?.title || "Conversation" : (SCREENS.find(([one]) => one === path) ?? OF_ONE.find(([one]) => path.startsWith(one)))?.[1] ?? "New conversation";
   useEffect(() => { document.title = `${count ? `(${count}) ` : ""}${name} · toolcrib`; }, [count, name]);
   useEffect(() => {
     const onKey = (event) => {
@@ -94,8 +103,8 @@ function Shell() {
     return () => removeEventListener("keydown", onKey);
   }, []);
   const id = path.startsWith("/chat/") ? decodeURIComponent(path.slice(6)) : "";
-  const screen = { "/sessions": html`<${SessionsScreen} />`, "/approvals": html`<${ApprovalsScreen} />`, "/tools": html`<${ToolsScreen} />` }[path]
-    ?? html`<${ChatScreen} id=${id} onPalette=${() => setDialog("palette")} />`;
+  const [, , Screen] = SCREENS.find(([one]) => one === path) ?? OF_ONE.find(([one]) => path.startsWith(one)) ?? [];
+  const screen = Screen ? html`<${Screen} id=${decodeURIComponent(path.split("/")[2] ?? "")} />` : html`<${ChatScreen} id=${id} onPalette=${() => setDialog("palette")} />`;
   return html`<div class="shell ${isDrawer ? "with-drawer" : ""}">
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>Skip to the content</a>
     <header class="top"><button type="button" class="quiet icon" aria-label="Menu" aria-expanded=${isDrawer} onClick=${() => setDrawer(!isDrawer)}><${Icon} name="menu" /></button>
@@ -132,7 +141,7 @@ function Contact() {
 
 const KEYS = [
   ["Enter", "send; Shift + Enter starts a new line"], ["Escape", "leave the text field"], ["i", "write a message"], ["c", "new conversation"],
-  ["y  s  a  n", "answer an approval: once, session, always, deny"], ["Ctrl K  or  /", "find sessions, screens and commands"], ["?", "these keys"],
+  ["y  s  a  n  e", "answer an approval: once, session, always, deny; edit it first"], ["Ctrl K  or  /", "find sessions, screens and commands"], ["?", "these keys"],
 ];
 
 function Keys({ onClose }) {

@@ -22,7 +22,7 @@ export function Call({ item }) {
       <span class="took">${item.status === "running" ? html`<${Running} since=${item.startedAt} />` : item.duration ? duration(item.duration) : ""}</span>
       ${reason && html`<span class="reason">${visible(reason)}</span>`}
     </summary>
-    ${isOpen && html`<${Details} item=${item} />`}
+    ${isOpen && html`<${CallDetails} item=${item} />`}
   </details>
   ${item.status === "running" && item.output && !isOpen && html`<div class="live"><${Output} text=${lastLines(item.output, 4)} isLive /></div>`}
   ${item.images?.length > 0 && html`<${Images} images=${item.images} />`}</div>`;
@@ -36,7 +36,7 @@ function Running({ since }) {
   return ms > 1500 ? duration(ms) : "";
 }
 
-function Details({ item }) {
+export function CallDetails({ item }) {
   const given = parsed(item.arguments);
   const result = parsed(item.result);
   return html`<div class="call-body">

@@ -1,12 +1,12 @@
 // The conversation: what was said and done, and where a person writes.
 
-import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact-htm.js";
+import { Component, html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact-htm.js";
 import { at, post, request } from "./api.js";
 import { Call, Plan } from "./calls.js";
 import { conversation, open, say, stop, waiting } from "./conversation.js";
 import { Approval, Question, me } from "./questions.js";
 import { refreshSessions } from "./sessions.js";
-import { announce, go, useStore } from "./state.js";
+import { announce, go, onLink, useStore } from "./state.js";
 import { Icon, Images, Markdown, copyText, count, money, visible } from "./text.js";
 
 const MAX_FILES = 8;
@@ -25,14 +25,14 @@ export function ChatScreen({ id, onPalette }) {
   }, [now.id]);
   const isEmpty = !now.items.length && !now.sending && !now.isLoading;
   return html`<div class="chat">
-    <${ChatHeader} session=${now.session} />
+    <${ChatHeader} session=${now.session} run=${now.run} />
     <${Transcript} now=${now} isEmpty=${isEmpty} />
     <${Composer} now=${now} onPalette=${onPalette} />
     <${Status} session=${now.session} />
   </div>`;
 }
 
-function ChatHeader({ session }) {
+function ChatHeader({ session, run }) {
   const [isRenaming, setRenaming] = useState(false);
   const [problem, setProblem] = useState("");
   useEffect(() => { setRenaming(false); setProblem(""); }, [session?.id]);
@@ -67,7 +67,9 @@ function ChatHeader({ session }) {
           onKeyDown=${(event) => event.key === "Escape" && setRenaming(false)} /><button class="main">Save</button></form>`
       : html`<h1>${visible(session.title || "Conversation")}</h1>
         <div class="tools"><button type="button" class="quiet" onClick=${() => setRenaming(true)}>Rename</button>
-        <button type="button" class="quiet" onClick=${fork}>Fork</button></div>`}
+        <button type="button" class="quiet" onClick=${fork}>Fork</button>
+        <a class="quiet" href=${`/files/${session.id}`} onClick=${onLink}>Files</a>
+        ${run && html`<a class="quiet" href=${`/runs/${run.id}`} onClick=${onLink}>Timeline</a>`}</div>`}
     ${problem && html`<p class="problem" role="alert">${problem}</p>`}
   </header>`;
 }
@@ -102,7 +104,7 @@ function Transcript({ now, isEmpty }) {
       ${isEmpty && !now.problem && html`<${Welcome} />`}
       ${now.isLoading && html`<p class="muted" role="status">Loading the conversation…</p>`}
       ${now.problem && html`<p class="problem" role="alert">${now.problem} <button type="button" onClick=${() => open(now.id)}>Try again</button></p>`}
-      ${now.items.map((item, n) => html`<${Item} key=${item.key} item=${item} approvals=${approvals} takesKeys=${item.key === firstOpen}
+      ${now.items.map((item, n) => html`<${Item} key=${item.key} item=${item} known=${approvals.find((one) => one.id === item.id)} takesKeys=${item.key === firstOpen}
         isLast=${now.items[n + 1]?.kind !== "call"} />`)}
       ${left.map((one, n) => one.kind === "approval"
         ? html`<${Approval} key=${one.id} item=${one} takesKeys=${!firstOpen && n === 0} />` : html`<${Question} key=${one.id} item=${one} />`)}
@@ -113,16 +115,23 @@ function Transcript({ now, isEmpty }) {
   </div>`;
 }
 
-function Item({ item, approvals, takesKeys, isLast }) {
-  switch (item.kind) {
-    case "user": return html`<${UserMessage} item=${item} />`;
-    case "answer": return html`<${Answer} item=${item} isLast=${isLast} />`;
-    case "call": return html`<${Call} item=${item} />`;
-    case "approval": return html`<${Approval} item=${item} known=${approvals.find((one) => one.id === item.id)} takesKeys=${takesKeys} />`;
-    case "question": return html`<${Question} item=${item} />`;
-    case "child": return html`<p class="notice">Subagent, ${item.state}: ${visible(item.goal)}${item.what ? ` · ${visible(item.what)}` : ""}</p>`;
-    case "end": return html`<p class=${item.outcome === "interrupted" ? "notice" : "problem"} role="status">${visible(item.problem)}</p>`;
-    default: return html`<p class="notice">${visible(item.text)}</p>`;
+// A stream changes one item many times a second; the others are left alone.
+class Item extends Component {
+  shouldComponentUpdate(next) {
+    return ["item", "known", "takesKeys", "isLast"].some((name) => next[name] !== this.props[name]);
+  }
+
+  render({ item, known, takesKeys, isLast }) {
+    switch (item.kind) {
+      case "user": return html`<${UserMessage} item=${item} />`;
+      case "answer": return html`<${Answer} item=${item} isLast=${isLast} />`;
+      case "call": return html`<${Call} item=${item} />`;
+      case "approval": return html`<${Approval} item=${item} known=${known} takesKeys=${takesKeys} />`;
+      case "question": return html`<${Question} item=${item} />`;
+      case "child": return html`<p class="notice">Subagent, ${item.state}: ${visible(item.goal)}${item.what ? ` · ${visible(item.what)}` : ""}</p>`;
+      case "end": return html`<p class=${item.outcome === "interrupted" ? "notice" : "problem"} role="status">${visible(item.problem)}</p>`;
+      default: return html`<p class="notice">${visible(item.text)}</p>`;
+    }
   }
 }
 
@@ -180,7 +189,7 @@ function Composer({ now, onPalette }) {
   useLayoutEffect(() => {
     area.current.style.height = "auto";
     area.current.style.height = `${Math.min(area.current.scrollHeight, innerHeight * 0.4)}px`;
-  }, [text]);
+  }, [text, now.isWorking]);
   useEffect(() => { if (matchMedia("(min-width: 760px)").matches) area.current.focus(); }, [now.id]);
 
   async function send() {
@@ -251,7 +260,7 @@ function Composer({ now, onPalette }) {
       <button type="button" class="quiet icon" aria-label="Attach files" title="Attach files" disabled=${now.isWorking} onClick=${() => picker.current.click()}><${Icon} name="add" /></button>
       <input ref=${picker} type="file" multiple hidden tabindex="-1" aria-hidden="true" onChange=${(event) => { attach(event.currentTarget.files); event.currentTarget.value = ""; }} />
       <textarea ref=${area} rows="1" aria-label="Message" value=${text} onInput=${(event) => write(event.currentTarget.value)} onKeyDown=${onKey} onPaste=${onPaste}
-        placeholder=${now.isWorking ? "Steer the agent" : "Ask, or type / for commands"}></textarea>
+        placeholder=${now.isWorking ? "Steer the agent" : "Ask, or / for commands"}></textarea>
       ${now.isWorking && html`<button type="button" class="stop" onClick=${halt}>Stop</button>`}
       ${(!now.isWorking || text.trim()) && html`<button type="submit" class="main" disabled=${!text.trim() || isBusy}>${now.isWorking ? "Steer" : "Send"}</button>`}
     </div>

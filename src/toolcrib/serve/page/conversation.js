@@ -33,7 +33,7 @@ export async function open(id) {
     closeCalls(draft);
     const last = runs[0];
     if (last && !working && last.problem) draft.items.push({ kind: "end", key: `end-${last.id}`, outcome: last.state, problem: last.problem });
-    conversation.set({ session, ...draft, isLoading: false, problem: "" });
+    conversation.set({ session, ...draft, run: last ?? null, isLoading: false, problem: "" });
     if (working) watch(working);
   } catch (error) {
     if (mine === turn) conversation.set({ isLoading: false, problem: error.message });
@@ -94,6 +94,7 @@ export async function say(typed, files = []) {
     turn++;
     conversation.set({ id: run.session_id });
     watch(run);
+    if (!now.session) loadSession();
     return run.session_id;
   } catch (error) {
     conversation.set({ sending: null });
@@ -106,6 +107,12 @@ export async function stop() {
   if (run && isWorking) await post(at`/api/runs/${run.id}/stop`);
 }
 
+async function loadSession() {
+  const { id } = conversation.get();
+  const session = await get(at`/api/sessions/${id}`).catch(() => null);
+  if (session && conversation.get().id === id) conversation.set({ session });
+}
+
 function watch(run) {
   conversation.set({ run, isWorking: true });
   const started = conversation.get().items.length;
@@ -116,13 +123,11 @@ function watch(run) {
       apply(draft, `${run.id}-${number}`, event);
       conversation.set({ items: [...draft.items], plan: draft.plan, ...(draft.isHeard ? { sending: null } : {}) });
     },
-    async () => {
+    () => {
       closeCalls(draft);
       conversation.set({ items: [...draft.items], isWorking: false, sending: null });
       refreshWaiting();
-      const { id } = conversation.get();
-      const session = await get(at`/api/sessions/${id}`).catch(() => null);
-      if (session && conversation.get().id === id) conversation.set({ session });
+      loadSession();
     },
   );
 }
@@ -134,10 +139,18 @@ function change(draft, key, values) {
 }
 
 // Add one event of a run. Items are replaced, never changed, so that what stayed the same is not drawn again.
-export function apply(draft, key, event) {
-  const handler = HANDLERS[event.event];
-  if (handler) handler(draft, key, event);
+export function apply(draft, key, event, { isQuiet = false } = {}) {
+  HANDLERS[event.event]?.(draft, key, event);
+  if (isQuiet) return;
+  const said = ANNOUNCED[event.event]?.(event);
+  if (said) announce(said);
+  if (event.event.startsWith("question_")) refreshWaiting();
 }
+
+const ANNOUNCED = {
+  question_asked: ({ kind, command, text }) => (kind === "approval" ? `Approval needed: ${command || text}` : `Question: ${text}`),
+  run_ended: ({ result }) => result.problem || "The answer is complete.",
+};
 
 const HANDLERS = {
   text_streamed: (draft, key, { text }) => grow(draft, key, "text", text),
@@ -167,12 +180,9 @@ const HANDLERS = {
   },
   question_asked(draft, _, { event, ...asked }) {
     draft.items.push({ ...asked, kind: asked.kind, key: `ask-${asked.id}`, isQuestion: true });
-    announce(asked.kind === "approval" ? `Approval needed: ${asked.command || asked.text}` : `Question: ${asked.text}`);
-    refreshWaiting();
   },
   question_answered(draft, _, { id, answer, is_allowed }) {
     change(draft, `ask-${id}`, { answer, isAllowed: is_allowed, isAnswered: true });
-    refreshWaiting();
   },
   compressed: (draft, key, { messages }) => draft.items.push({ kind: "notice", key, text: `A summary replaced the ${messages} oldest messages.` }),
   steering_dropped: (draft, key, { text }) => draft.items.push({ kind: "notice", key, text: `This came too late for the run; send it again: ${text}` }),
@@ -182,7 +192,6 @@ const HANDLERS = {
   },
   run_ended(draft, key, { result }) {
     if (result.problem) draft.items.push({ kind: "end", key, outcome: result.outcome, problem: result.problem });
-    announce(result.problem || "The answer is complete.");
   },
 };
 

@@ -2,8 +2,8 @@
 
 import { html, useEffect, useRef, useState } from "./vendor/preact-htm.js";
 import { at, get, post } from "./api.js";
-import { refreshWaiting, waiting } from "./conversation.js";
-import { announce, createStore, onLink, useNow, useStore } from "./state.js";
+import { conversation, open, refreshWaiting, waiting } from "./conversation.js";
+import { announce, createStore, onLink, useLoaded, useNow, useStore } from "./state.js";
 import { Ago, Diff, duration, visible } from "./text.js";
 
 export const me = createStore({ name: "", scopes: [] });
@@ -25,6 +25,7 @@ export function Approval({ item, known, takesKeys = false }) {
   const [reason, setReason] = useState("");
   const [busy, setBusy] = useState("");
   const [problem, setProblem] = useState("");
+  const [edited, setEdited] = useState(null);
   const shownAt = useRef(Date.now());
   const asked = { ...item, ...known };
   const mayAnswer = me.get().scopes.includes("approve");
@@ -35,9 +36,11 @@ export function Approval({ item, known, takesKeys = false }) {
     setBusy(choice);
     setProblem("");
     try {
-      const { late, run_id } = await post(at`/api/approvals/${asked.id}`, { choice, reason });
+      const { late, run_id } = await post(at`/api/approvals/${asked.id}`, { choice, reason, ...(edited !== null && choice === "once" ? { command: edited } : {}) });
       setBusy(`done ${choice}`);
       announce(SAID[choice]);
+      // Its own run is gone, after a restart for example: another one goes on from here.
+      if (run_id && conversation.get().id === asked.session_id) open(asked.session_id);
       if (late && choice !== "deny") setProblem(run_id ? "The run goes on." : "The run had stopped waiting: the answer counts when it asks again.");
     } catch (error) {
       setBusy("");
@@ -51,6 +54,10 @@ export function Approval({ item, known, takesKeys = false }) {
     const onKey = (event) => {
       if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || isTyping(event.target)) return;
       if (document.querySelector("dialog[open]") || Date.now() - shownAt.current < GUARD_MS) return;
+      if (event.key === "e" && asked.editable) {
+        event.preventDefault();
+        setEdited((old) => old ?? asked.command);
+      }
       const choice = Object.keys(CHOICES).find((one) => CHOICES[one][1] === event.key);
       if (choice && asked.choices.includes(choice)) {
         event.preventDefault();
@@ -59,7 +66,7 @@ export function Approval({ item, known, takesKeys = false }) {
     };
     addEventListener("keydown", onKey);
     return () => removeEventListener("keydown", onKey);
-  }, [takesKeys, isOpen, asked.id, reason, busy]);
+  }, [takesKeys, isOpen, asked.id, asked.editable, reason, busy, edited]);
 
   if (item.isAnswered || busy.startsWith("done")) {
     const isAllowed = item.isAnswered ? item.isAllowed : !busy.endsWith("deny");
@@ -73,7 +80,9 @@ export function Approval({ item, known, takesKeys = false }) {
   const scopes = [...new Set(dangers.map((one) => one.scope).filter(Boolean))];
   return html`<section class="card" aria-label=${`Approval ${asked.code}`}>
     <header><h2>${asked.title ? `${visible(asked.title)} asks for approval` : visible(asked.text)}</h2><${TimeLeft} until=${asked.expires_at} /></header>
-    ${asked.command && html`<pre class="command" tabindex="0" aria-label="Exactly this would run">${visible(asked.command)}</pre>`}
+    ${edited !== null && html`<textarea class="command" rows="2" aria-label="Run this instead" autofocus value=${edited} onInput=${(event) => setEdited(event.currentTarget.value)}></textarea>
+      <p class="muted">“Allow once” runs this text. If it is dangerous in another way, the agent asks again.</p>`}
+    ${asked.command && edited === null && html`<pre class="command" tabindex="0" aria-label="Exactly this would run">${visible(asked.command)}</pre>`}
     ${asked.diff && html`<${Diff} text=${asked.diff} />`}
     <ul class="reasons">${dangers.map((one, n) => html`<li key=${n}>${one.name && html`<strong>${visible(one.name)}</strong>: `}${visible(one.reason)}</li>`)}</ul>
     <dl class="facts">
@@ -88,6 +97,7 @@ export function Approval({ item, known, takesKeys = false }) {
     ${mayAnswer && html`<div class="choices">
       ${asked.choices.filter((one) => CHOICES[one]).map((one) => html`<button key=${one} type="button" class=${one === "deny" ? "deny" : ""}
         disabled=${Boolean(busy)} aria-keyshortcuts=${CHOICES[one][1]} onClick=${() => decide(one)}>${CHOICES[one][0]} <kbd>${CHOICES[one][1]}</kbd></button>`)}
+      ${asked.editable && html`<button type="button" class="quiet" aria-keyshortcuts="e" onClick=${() => setEdited(edited === null ? asked.command : null)}>${edited === null ? html`Edit <kbd>e</kbd>` : "Do not edit"}</button>`}
       <input type="text" aria-label="Reason for a denial" placeholder="Reason, if you deny" value=${reason} onInput=${(event) => setReason(event.currentTarget.value)} />
     </div>`}
   </section>`;
@@ -125,6 +135,20 @@ export function Question({ item }) {
   </section>`;
 }
 
+const BY = { user: "a person", grant: "an earlier answer", timeout: "nobody in time", smart: "a model", policy: "the policy" };
+
+function Record({ waiting }) {
+  const { data, problem } = useLoaded(() => get("/api/audit?limit=50"), waiting);
+  const answered = (data?.decisions ?? []).filter((one) => one.choice);
+  if (problem) return html`<p class="problem" role="alert">${problem}</p>`;
+  if (!answered.length) return null;
+  return html`<section><h2>Record</h2><ul class="rows">${answered.map((one) => html`<li key=${one.id}><div>
+    <p class="title"><code>${visible(one.command || one.tool)}</code></p>
+    <p class="muted"><span class=${one.choice === "deny" || one.choice === "timeout" ? "no" : "yes"}>${visible(SAID[one.choice] ?? one.choice)}</span> by ${visible(BY[one.decided_by] ?? one.decided_by ?? "")}
+      ${one.answered_at ? html` <${Ago} at=${one.answered_at} />` : ""} · ${visible(one.description)}${one.reason ? ` · “${visible(one.reason)}”` : ""}</p></div>
+    <a href=${`/chat/${one.session_id}`} onClick=${onLink} aria-label=${`Open the conversation of ${visible(one.command || one.tool)}`}>Open</a></li>`)}</ul></section>`;
+}
+
 export function ApprovalsScreen() {
   const { approvals, questions, isKnown } = useStore(waiting);
   useStore(me);
@@ -134,5 +158,6 @@ export function ApprovalsScreen() {
     ${isKnown && !all.length && html`<p class="empty">Nothing waits for you. When an agent wants to do something dangerous, it asks here and in its conversation.</p>`}
     ${all.map((one, n) => html`<article key=${one.id} class="waiting"><p class="muted">Asked <${Ago} at=${one.asked_at} /> in <a href=${`/chat/${one.session_id}`} onClick=${onLink}>its conversation</a></p>
       ${one.kind === "approval" ? html`<${Approval} item=${one} takesKeys=${n === 0} />` : html`<${Question} item=${one} />`}</article>`)}
+    <${Record} waiting=${all.length} />
   </div>`;
 }

@@ -120,7 +120,7 @@ export function Output({ text, label, isLive = false, isWrong = false }) {
 
 export function Diff({ text }) {
   const kind = (line) =>
-    line.startsWith("+++") || line.startsWith("---") ? "file" : line.startsWith("@@") ? "place"
+    line.startsWith("+++") || line.startsWith("---") ? "path" : line.startsWith("@@") ? "place"
       : line.startsWith("+") ? "added" : line.startsWith("-") ? "removed" : "same";
   return html`<pre class="diff" tabindex="0" aria-label="Changes">${visible(text).replace(/\n$/, "").split("\n").map(
     (line) => html`<span class=${kind(line)}>${line}${"\n"}</span>`)}</pre>`;
@@ -173,6 +173,13 @@ const SHAPES = {
 
 export const Icon = ({ name }) =>
   html`<svg viewBox="0 0 24 24" width="20" height="20" aria-hidden="true" fill="none" stroke="currentColor" stroke-width="2" stroke-linecap="round" stroke-linejoin="round"><path d=${SHAPES[name]} /></svg>`;
+
+// A moment that the server names as text, in the reader's own time.
+export function Moment({ at }) {
+  const date = new Date(at);
+  if (Number.isNaN(date.getTime())) return visible(at);
+  return html`<time datetime=${at} title=${date.toLocaleString()}>${date.toLocaleString([], { weekday: "short", day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" })}</time>`;
+}
 
 // Closes on Escape and gives the focus back; the browser keeps the focus inside.
 export function Dialog({ label, onClose, children, kind = "" }) {
