@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
@@ -417,3 +418,43 @@ async def test_responses_stream_in_order(home: Path) -> None:
     assert kinds[-1] == "response.completed"
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert final.output_text == "a b c"
+
+
+async def test_tools_of_the_client_are_passed_through_when_asked(home: Path) -> None:
+    """The model sees the client's tools alone, even one with the name of ours; the client runs them."""
+    tools: Any = [{"type": "function", "function": {"name": "echo", "description": "Mine.", "parameters": {}}}]
+    header = {"X-Toolcrib-Client-Tools": "pass-through"}
+    steps = [calls("echo", {"text": "x"}, id="c1"), "It said x.", calls("echo", {"text": "y"}, id="c2")]
+    async with serving(home, steps) as served:
+        chat = served.openai.chat.completions
+        first = await chat.create(
+            model="any", messages=[{"role": "user", "content": "echo x"}], tools=tools, extra_headers=header
+        )
+        asked: Any = first.choices[0].message
+        second = await chat.create(
+            model="any",
+            messages=[
+                {"role": "user", "content": "echo x"},
+                asked.model_dump(exclude_none=True),
+                {"role": "tool", "tool_call_id": asked.tool_calls[0].id, "content": "x"},
+            ],
+            tools=tools,
+            extra_headers=header,
+        )
+        stream = await chat.create(
+            model="any",
+            messages=[{"role": "user", "content": "echo y"}],
+            tools=tools,
+            stream=True,
+            extra_headers=header,
+        )
+        streamed = [chunk.choices[0] async for chunk in stream]
+        sessions = served.server.host.store.list()
+
+    assert (first.choices[0].finish_reason, asked.tool_calls[0].function.name) == ("tool_calls", "echo")
+    assert second.choices[0].message.content == "It said x."
+    assert served.model.requests[1].messages[-1].call_id == "c1"
+    assert [len(one.tools) for one in served.model.requests] == [1, 1, 1]
+    assert [one.delta.tool_calls[0].id for one in streamed if one.delta.tool_calls] == ["c2"]
+    assert streamed[-1].finish_reason == "tool_calls"
+    assert sessions == []

@@ -12,6 +12,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from toolcrib.config.environment import environment
 from toolcrib.config.paths import Home
+from toolcrib.config.tool_call_mark import refuse_in_tool_call
 from toolcrib.core.errors import ToolcribError, UsageError
 
 TOKEN_VARIABLE = "TOOLCRIB_SERVE_TOKEN"
@@ -35,6 +36,8 @@ class ServerClient:
 
     def __init__(self, url: str, home: Home) -> None:
         """Raises UsageError for an address that the token must not go to."""
+        # With the token, an agent could answer its own approvals.
+        refuse_in_tool_call("use the server with its owner's token")
         self._address = _address(url)
         self._token = _token(self._address, home)
 

@@ -108,14 +108,15 @@ ONLY_SHOWS = {
 """Options that make a command only show what it would do."""
 CHANGES_WITH = {"approvals suggest": frozenset({"--add"}), "mcp test": frozenset({"--call", "--yes"})}
 """Options that make a command more than a look."""
-LIFTS = "--yolo"
+LIFTS = frozenset({"--yolo", "--connect"})
+"""Options that switch approvals off, or use a server with the token of its owner, who answers them."""
 HELP = frozenset({"-h", "--help"})
 
 
 def kind_of(words: Sequence[str]) -> CommandKind:
     """What a command line of ours does, given the words after the program."""
     options = {word.partition("=")[0] for word in words if word.startswith("-")}
-    if LIFTS in options:
+    if options & LIFTS:
         return "changes"
     if list(words) in (["--version"], ["-V"]) or _asks_for_help(words):
         return "reads"

@@ -17,9 +17,10 @@ from starlette.routing import Route
 from toolcrib.agent.events import CallFinished, CallStarted, RunEnded, RunResult, TextStreamed, TurnStarted
 from toolcrib.agent.host import AgentHost
 from toolcrib.core.errors import ToolcribError
-from toolcrib.core.models import ModelError, Usage
+from toolcrib.core.models import ModelError, ModelResponse, StopReason, Usage
 from toolcrib.serve.guard import identity_of
 from toolcrib.serve.openai_requests import MODEL, AgentQuestion, BadRequest, ChatRequest, question_of_chat
+from toolcrib.serve.pass_through import PassedRequest, calls_shown, is_asked
 from toolcrib.serve.questions import (
     OpenQuestion,
     PendingQuestions,
@@ -66,6 +67,8 @@ class OpenAIApi:
     async def chat(self, request: Request) -> Response:
         try:
             body = msgspec.json.decode(await request.body(), type=ChatRequest)
+            if is_asked(request.headers):
+                return await self._pass_through(request, body)
             asked = question_of_chat(body)
             if body.stream:
                 self._runs.require_stream()
@@ -97,9 +100,40 @@ class OpenAIApi:
         run = await self._runs.start(session_id, asked.question, identity.owner, instructions=asked.instructions)
         return run, 0
 
+    async def _pass_through(self, request: Request, body: ChatRequest) -> Response:
+        """The answer of the model to a client that runs its own tools."""
+        await asyncio.to_thread(self._runs.require_money)
+        owner, completion = identity_of(request.scope).owner, Completion(self._runs.store.clock())
+        passed = PassedRequest(self._host, self._runs, await request.body(), owner)
+        if not body.stream:
+            (response,) = [one async for one in passed.pieces() if isinstance(one, ModelResponse)]
+            return JSONResponse(completion.passed(response))
+        self._runs.require_stream()
+
+        async def stream() -> AsyncIterator[str]:
+            yield completion.chunk({"role": "assistant", "content": ""})
+            try:
+                async for one in passed.pieces():
+                    if isinstance(one, str):
+                        yield completion.chunk({"content": one})
+                        continue
+                    calls = calls_shown(one.message)
+                    if calls:
+                        yield completion.chunk({"tool_calls": calls})
+                    yield completion.chunk({}, _FINISHED[one.stop])
+                    if body.stream_options is not None and body.stream_options.include_usage:
+                        yield completion.usage_chunk(one.usage)
+                    yield DONE
+            except ToolcribError as error:
+                problem = {"message": str(error), "type": "server_error", "param": None, "code": None}
+                yield f"data: {json.dumps({'error': problem}, ensure_ascii=False)}\n\n"
+
+        return event_stream(self._runs, stream())
+
     async def _housekeeping(self, asked: AgentQuestion, body: ChatRequest) -> Response:
         """A title or tags for a front end: one small request to the model, without an agent or tools."""
         self._runs.require_room()
+        await asyncio.to_thread(self._runs.require_money)
         text = await self._host.auxiliary().complete(asked.question.text, timeout_seconds=HOUSEKEEPING_SECONDS)
         completion = Completion(self._runs.store.clock())
         if not body.stream:
@@ -223,6 +257,17 @@ class Completion:
         head = {"id": self.id, "object": "chat.completion.chunk", "created": self.created, "model": MODEL}
         return f"data: {json.dumps(head | body, ensure_ascii=False)}\n\n"
 
+    def passed(self, response: ModelResponse) -> dict[str, Any]:
+        """A response whose tools run at the client."""
+        body = self.whole(response.message.text, _FINISHED[response.stop], response.usage)
+        calls = calls_shown(response.message)
+        if calls:
+            body["choices"][0]["message"] |= {
+                "content": response.message.text or None,
+                "tool_calls": [{name: value for name, value in one.items() if name != "index"} for one in calls],
+            }
+        return body
+
     def whole(self, text: str, finish: str, usage: Usage) -> dict[str, Any]:
         choice = {
             "index": 0,
@@ -234,6 +279,12 @@ class Completion:
 
 
 DONE = "data: [DONE]\n\n"
+_FINISHED: dict[StopReason, str] = {
+    "end": "stop",
+    "tool_calls": "tool_calls",
+    "length": "length",
+    "refused": "content_filter",
+}
 PING = ": waiting\n\n"
 
 

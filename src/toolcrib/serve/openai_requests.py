@@ -135,7 +135,7 @@ def _item(item: dict[str, Any]) -> tuple[str, Any]:
 def _question(rows: Sequence[tuple[str, Any]], param: str) -> AgentQuestion:
     instructions = [_text(content, param) for role, content in rows if role in ("system", "developer")]
     spoken = [
-        Message(role="user" if role == "user" else "assistant", content=_content(content, param))
+        Message(role="user" if role == "user" else "assistant", content=content_of(content, param))
         for role, content in rows
         if role in ("user", "assistant")
     ]
@@ -158,7 +158,8 @@ def _bounded(text: str) -> str:
     return text
 
 
-def _content(content: Any, param: str) -> str | tuple[Text | Image, ...]:
+def content_of(content: Any, param: str) -> str | tuple[Text | Image, ...]:
+    """The content of a message; raises BadRequest for parts that are neither text nor images."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -170,7 +171,7 @@ def _content(content: Any, param: str) -> str | tuple[Text | Image, ...]:
 
 
 def _text(content: Any, param: str) -> str:
-    found = _content(content, param)
+    found = content_of(content, param)
     return found if isinstance(found, str) else "\n".join(part.text for part in found if isinstance(part, Text))
 
 

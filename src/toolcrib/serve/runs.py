@@ -365,7 +365,8 @@ class RunManager:
         if len(self._tasks) + self._preparing >= limits.max_runs:
             raise RunRefused(f"{limits.max_runs} runs are working, which is the limit; try again later", 429)
 
-    def _require_money(self) -> None:
+    def require_money(self) -> None:
+        """Raises RunRefused if the runs of a day have cost their limit; in a thread."""
         limits = self._limits
         if not limits.cost_per_day_usd:
             return
@@ -400,7 +401,7 @@ class RunManager:
         """Start to work on a question, in this session or in a new one; with these toolsets or the server's."""
 
         def prepare() -> tuple[Agent, RunRecord]:
-            self._require_money()
+            self.require_money()
             agent = self._agent(session_id, owner, instructions, toolsets)
             record = RunRecord(
                 id=f"run_{secrets.token_hex(12)}",
