@@ -1,4 +1,4 @@
-"""The settings of `toolcrib serve`.
+"""The settings of `toolcrib serve` and `toolcrib acp`.
 
 Annotations are real objects here, as in `settings.py`.
 """
@@ -61,9 +61,26 @@ class ServeSettings(Section, frozen=True, kw_only=True):
     """Whether the server runs scheduled jobs, as `toolcrib cron serve` does."""
     mcp: bool = False
     """Whether the server offers its tools over MCP, too, at `/mcp`."""
+    acp: bool = False
+    """Whether editors reach the agent over a WebSocket, too, at `/acp`."""
     keep_days: PositiveInt = 30
     """How many days ended runs, their events and stored answers are kept; sessions stay."""
     webhooks: dict[str, WebhookSettings] = field(default_factory=dict)
     """Services that may start runs, by the name that you give them."""
     limits: ServeLimits = field(default_factory=ServeLimits)
     """How much the server does at once."""
+
+
+class AcpSettings(Section, frozen=True, kw_only=True):
+    """How `toolcrib acp` works inside an editor."""
+
+    files: Literal["editor", "own"] = "editor"
+    """`editor`: read and edit text files through the editor if it offers that, so that unsaved changes count; `own`:
+    always use the files on disk."""
+    terminal: Literal["editor", "own"] = "own"
+    """`editor`: run commands in the editor's terminals if it offers them, with the editor's environment and without a
+    lasting shell session; `own`: run them where `terminal.backend` says, and show the output in the editor."""
+    mcp_trust: Literal["ask", "read_only", "all"] = "read_only"
+    """How far to trust MCP servers that the editor passes, as in `mcp_servers.NAME.trust`."""
+    approval_timeout: PositiveFloat = 3600
+    """How many seconds a call waits for your approval in the editor; then it is denied."""
