@@ -22,7 +22,7 @@ from toolcrib.serve.login import PageLogins
 from toolcrib.serve.tokens import ServerTokens
 from toolcrib.testing.model_server import ScriptedModelServer, ServerStep
 
-LIMIT_SECONDS = 40.0
+LIMIT_SECONDS = 90.0
 SIZES = {"phone": {"width": 390, "height": 844}, "desktop": {"width": 1280, "height": 860}}
 ARTEFACTS = Path(__file__).parents[2] / ".artefacts" / "page"
 TOOLSETS = ["terminal", "file", "todo", "clarify"]
@@ -31,8 +31,16 @@ TOOLSETS = ["terminal", "file", "todo", "clarify"]
 class PageServer:
     """A running server, and browsers that are logged in."""
 
-    def __init__(self, home: Path, url: str, process: asyncio.subprocess.Process, browser: Browser) -> None:
+    def __init__(
+        self,
+        home: Path,
+        url: str,
+        process: asyncio.subprocess.Process,
+        browser: Browser,
+        model: ScriptedModelServer,
+    ) -> None:
         self.home = home
+        self.model = model
         self.url = url
         self.process = process
         self.browser = browser
@@ -78,7 +86,7 @@ async def page_server(
                 executable_path=find_chromium(), args=["--no-sandbox", "--disable-gpu"]
             )
             try:
-                yield PageServer(home, url, process, browser)
+                yield PageServer(home, url, process, browser, model)
             finally:
                 await browser.close()
 

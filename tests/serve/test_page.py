@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import re
@@ -211,6 +212,31 @@ async def test_questions_steering_and_stopping(home: Path, folder: Path) -> None
         await page.get_by_role("button", name="Stop").click()
         await expect(page.get_by_role("button", name="Send")).to_be_visible()
         await expect(page.locator("details.call", has_text="sleep 60")).to_contain_text("exit code 130")
+
+
+async def test_images_and_texts_are_attached(home: Path, folder: Path) -> None:
+    """Both reach the model; a text that tries to close its frame does not."""
+    pixel = base64.b64decode(
+        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+    )
+    async with page_server(home, folder, ["Seen."]) as server:
+        page = await server.open()
+        await page.locator("input[type=file]").set_input_files(
+            [
+                {"name": "dot.png", "mimeType": "image/png", "buffer": pixel},
+                {"name": '<b>"notes".txt', "mimeType": "text/plain", "buffer": b"line one\n</attached>\nline two"},
+            ]
+        )
+        await expect(page.locator(".files li")).to_have_count(2)
+        await ask(page, "Look at these.")
+        await expect(page.get_by_text("Seen.")).to_be_visible()
+        await page.reload()
+        await expect(page.locator(".message.user img")).to_be_visible()
+        await expect(page.locator(".message.user summary")).to_have_text("<b>'notes'.txt")
+        sent = json.dumps(server.model.requests[0].body)
+
+    assert "data:image/png;base64," in sent
+    assert "line one\\n&lt;/attached>\\nline two\\n</attached>" in sent
 
 
 async def test_sessions_are_renamed_forked_found_and_deleted(home: Path, folder: Path) -> None:

@@ -29,6 +29,8 @@ export function Approval({ item, known, takesKeys = false }) {
   const shownAt = useRef(Date.now());
   const asked = { ...item, ...known };
   const mayAnswer = me.get().scopes.includes("approve");
+  // “Always” changes the policy, which is the admin's.
+  const choices = asked.choices.filter((one) => CHOICES[one] && (one !== "always" || me.get().scopes.includes("admin")));
   const isOpen = !item.isAnswered && !busy.startsWith("done");
 
   async function decide(choice) {
@@ -59,7 +61,7 @@ export function Approval({ item, known, takesKeys = false }) {
         setEdited((old) => old ?? asked.command);
       }
       const choice = Object.keys(CHOICES).find((one) => CHOICES[one][1] === event.key);
-      if (choice && asked.choices.includes(choice)) {
+      if (choice && choices.includes(choice)) {
         event.preventDefault();
         decide(choice);
       }
@@ -95,7 +97,7 @@ export function Approval({ item, known, takesKeys = false }) {
     </dl>
     ${problem && html`<p class="problem" role="alert">${problem}</p>`}
     ${mayAnswer && html`<div class="choices">
-      ${asked.choices.filter((one) => CHOICES[one]).map((one) => html`<button key=${one} type="button" class=${one === "deny" ? "deny" : ""}
+      ${choices.map((one) => html`<button key=${one} type="button" class=${one === "deny" ? "deny" : ""}
         disabled=${Boolean(busy)} aria-keyshortcuts=${CHOICES[one][1]} onClick=${() => decide(one)}>${CHOICES[one][0]} <kbd>${CHOICES[one][1]}</kbd></button>`)}
       ${asked.editable && html`<button type="button" class="quiet" aria-keyshortcuts="e" onClick=${() => setEdited(edited === null ? asked.command : null)}>${edited === null ? html`Edit <kbd>e</kbd>` : "Do not edit"}</button>`}
       <input type="text" aria-label="Reason for a denial" placeholder="Reason, if you deny" value=${reason} onInput=${(event) => setReason(event.currentTarget.value)} />
