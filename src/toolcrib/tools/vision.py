@@ -56,7 +56,7 @@ def check_vision() -> bool | Unavailable:
 @runs_in_place
 def check_video() -> bool | Unavailable:
     """Whether images can be looked at and videos be taken apart, or a model takes them whole."""
-    vision = check_vision()
+    vision: bool | Unavailable = check_vision()
     if vision is not True or _has_ffmpeg() or "takes_video" in config_text():
         return vision
     return Unavailable("ffmpeg is missing", "install it (apt install ffmpeg), or run: pip install 'toolcrib[video]'")
