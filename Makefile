@@ -23,7 +23,7 @@ help:
 	@echo 'make check         linters, types, import rules, drift of the reference docs'
 	@echo 'make format        format the code'
 	@echo 'make docs          regenerate the reference docs from the code'
-	@echo 'make recording     record the pictures of the chat for the README and the guide'
+	@echo 'make recording     record the pictures of the chat and the page for the README and the guides'
 	@echo 'make bench         measure speed, the terminal, the agent, the tools and the approval gate; writes docs/trust.md'
 
 chat: .venv/.runtime
@@ -54,6 +54,7 @@ docs: .venv/.dev
 
 recording: .venv/.dev
 	$(VENV) scripts/record_chat.py
+	$(VENV) scripts/record_page.py
 
 bench: .venv/.dev
 	@# All run, and the page is written, also where a figure is missed.
@@ -70,6 +71,7 @@ bench: .venv/.dev
 	$(VENV) bench/web.py || missed=1; echo; \
 	$(VENV) bench/browser.py || missed=1; echo; \
 	$(VENV) bench/acp.py || missed=1; echo; \
+	$(VENV) bench/serve.py || missed=1; echo; \
 	$(VENV) bench/approval.py --write $(ARGS) || missed=1; exit $$missed
 
 wheel: .venv/.dev

@@ -13,6 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from run import Row, print_table
+
 ROUNDS = 7
 GOAL = 1.2
 REQUEST = {
@@ -65,10 +67,18 @@ def main() -> int:
         rounds = [(import_seconds(), answer_seconds(home)) for _ in range(ROUNDS)]
     alone, answered = min(one for one, _ in rounds), min(one for _, one in rounds)
     ratio = answered / alone
-    print("acp")
-    print(f"  importing the SDK alone          {alone * 1000:6.0f} ms of CPU")
-    print(f"  start to `initialize` answered   {answered * 1000:6.0f} ms of CPU")
-    print(f"  ratio                            {ratio:6.2f}    aim: ≤ {GOAL}   {'ok' if ratio <= GOAL else 'MISSED'}")
+    print_table(
+        [
+            Row(
+                "start to `initialize` answered, CPU",
+                f"{answered * 1000:.0f} ms",
+                f"{alone * 1000:.0f} ms (importing the SDK)",
+                f"{ratio:.2f}",
+                f"<= {GOAL}",
+                ratio <= GOAL,
+            )
+        ]
+    )
     return 0 if ratio <= GOAL else 1
 
 

@@ -48,6 +48,9 @@ FILES = {
     "prices.py": "def gross(net, rate):\n    return net * rate\n",
     "test_prices.py": 'from prices import gross\n\nassert gross(10, 0.2) == 12.0, "gross is wrong"\nprint("ok")\n',
     "build/old.txt": "old\n",
+    "notes.txt": "Ask about the rate.\n",
+    "Makefile": "clean:\n\trm -rf build *.txt\n",
+    ".gitignore": "build/\n",
     ".git/HEAD": "ref: refs/heads/main\n",
 }
 TEST: dict[str, Any] = {"call": "terminal", "arguments": {"command": "python3 test_prices.py"}}
@@ -110,6 +113,18 @@ SCENES = (
             (r"☑ run the test +\n +▶ fix gross(.|\n)*sleep 30(.|\n)*☑ run the test   ▶ fix gross", ""),
         ),
         cut="Fix the failing test",
+    ),
+    Scene(
+        "undo",
+        "toolcrib chat undoes what make clean deleted, which no word of the command names",
+        [{"call": "terminal", "arguments": {"command": "make clean"}}, {"say": "The folder is clean."}],
+        (
+            ("❯|>", "Clean up\r"),
+            (r"The folder is clean(.|\n)*❯", "/undo\r"),
+            (r"Restore the files(.|\n)*Keep the files", "y\r"),
+            (r"were restored(.|\n)*❯", ""),
+        ),
+        cut="Clean up",
     ),
 )
 

@@ -32,7 +32,14 @@ SOURCE = Path(__file__).resolve().parents[1] / "src"
 # How the interpreter of the server is set; a start that wants it otherwise gets an interpreter of its own.
 INTERPRETER = {"PYTHONPATH": str(SOURCE), "LANG": "C.UTF-8"}
 # Importing one of these registers tools or replaces modules, which each start must do by itself.
-NOT_PRELOADED = ("toolcrib.mcp", "toolcrib.tools", "toolcrib.compat", "toolcrib.testing", "toolcrib.__main__")
+REGISTERING = ("toolcrib.mcp", "toolcrib.tools", "toolcrib.compat", "toolcrib.testing", "toolcrib.__main__")
+# These import SDKs that take long and that few starts need.
+HEAVY = ("toolcrib.acp", "toolcrib.browser", "toolcrib.cli.commands.mcp_serve")
+NOT_PRELOADED = (*REGISTERING, *HEAVY)
+PRELOADED = (
+    *("toolcrib.mcp", "toolcrib.tools", "toolcrib.compat", "toolcrib.testing", "toolcrib.__main__"),
+    "toolcrib.cli.commands.mcp_serve",
+)
 PRELOADED = (
     "asyncio",
     "click",

@@ -158,3 +158,41 @@ import_image() {
             timeout 100 "$@" import --change 'CMD ["/bin/bash"]' - toolcrib-test:latest >/dev/null
     fi
 }
+
+# ---- packages of npm ----
+
+certificates=/etc/ssl/certs/ca-certificates.crt
+
+# install_npm NAME PACKAGE…: a folder of that name, in the $folder of the service, with these packages.
+install_npm() {
+    local name=$1
+    shift
+    ! is_complete "$name" || return 0
+    install_packages node npm -- nodejs npm
+    rm -rf "${folder:?}/$name"
+    mkdir -p "$folder/$name"
+    echo '{"private": true}' >"$folder/$name/package.json"
+    say "installing $* …"
+    # In the folder itself: with --prefix npm would not read the settings of the machine. A Node that knows no
+    # certificates but its own is told of those of the machine.
+    (
+        cd "$folder/$name"
+        [ -n "${NODE_EXTRA_CA_CERTS:-}" ] || [ ! -e "$certificates" ] || export NODE_EXTRA_CA_CERTS=$certificates
+        npm install --no-package-lock --no-audit --no-fund --no-update-notifier --fetch-retries=2 \
+            --fetch-retry-maxtimeout=10000 --loglevel=error "$@" >npm.log 2>&1
+    ) || fail "npm could not install $*: $(tail -n 3 "$folder/$name/npm.log")"
+    complete "$name"
+}
+
+is_complete() {
+    [ -e "$folder/$1/.complete" ]
+}
+
+complete() {
+    touch "$folder/$1/.complete"
+}
+
+# The state is read by tests that run meanwhile: what is right stays untouched.
+note() {
+    [ "$(recall "$1")" = "$2" ] || record "$1" "$2"
+}

@@ -2,7 +2,6 @@
 # Inspector, with a Node that is new enough for them. All of it lies under .services/mcp; the system gets at most npm.
 
 folder=.services/mcp
-certificates=/etc/ssl/certs/ca-certificates.crt
 
 up() {
     suite
@@ -51,40 +50,6 @@ python_servers() {
         complete python
     fi
     note MCP_PYTHON_SERVERS "$PWD/$folder/python/bin"
-}
-
-# install_npm NAME PACKAGE…: a folder of that name with these packages.
-install_npm() {
-    local name=$1
-    shift
-    ! is_complete "$name" || return 0
-    install_packages node npm -- nodejs npm
-    rm -rf "${folder:?}/$name"
-    mkdir -p "$folder/$name"
-    echo '{"private": true}' >"$folder/$name/package.json"
-    say "installing $* …"
-    # In the folder itself: with --prefix npm would not read the settings of the machine. A Node that knows no
-    # certificates but its own is told of those of the machine.
-    (
-        cd "$folder/$name"
-        [ -n "${NODE_EXTRA_CA_CERTS:-}" ] || [ ! -e "$certificates" ] || export NODE_EXTRA_CA_CERTS=$certificates
-        npm install --no-package-lock --no-audit --no-fund --no-update-notifier --fetch-retries=2 \
-            --fetch-retry-maxtimeout=10000 --loglevel=error "$@" >npm.log 2>&1
-    ) || fail "npm could not install $*: $(tail -n 3 "$folder/$name/npm.log")"
-    complete "$name"
-}
-
-is_complete() {
-    [ -e "$folder/$1/.complete" ]
-}
-
-complete() {
-    touch "$folder/$1/.complete"
-}
-
-# The state is read by tests that run meanwhile: what is right stays untouched.
-note() {
-    [ "$(recall "$1")" = "$2" ] || record "$1" "$2"
 }
 
 down() {

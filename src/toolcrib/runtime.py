@@ -292,6 +292,17 @@ class Runtime:
         """The MCP servers of this runtime."""
         return self.services.mcp
 
+    async def end_session(self, session_id: str) -> None:
+        """End the processes of a client that disconnected, close its environments and browser, drop its grants."""
+        if self.has_terminal:
+            terminal = self.terminal
+            await terminal.loop.run(terminal.processes.registry.kill_all(session_id, source="client_gone"))
+            await terminal.loop.run(terminal.environments.close_session(session_id))
+        await self.services.end_session(session_id)
+        gate = getattr(self.gate, "made", None)
+        if gate is not None:
+            gate.grants.clear_session(session_id)
+
     def set_recorder(self, recorder: Recorder) -> None:
         """Record the calls of this runtime from now on, unless something records them already."""
         if isinstance(self._pipeline.recorder, NullRecorder):

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from acp import embedded_text_resource, image_block, resource_block, resource_link_block, text_block
+from acp import RequestError, embedded_text_resource, image_block, resource_block, resource_link_block, text_block
 from acp.schema import McpServerStdio
 
 from tests.acp.editors import TestEditor, connected, write_home
@@ -83,25 +83,38 @@ async def test_new_files_and_windows_line_ends_survive_the_editor(home: Path, wo
     editor.buffers[str(work / "dos.txt")] = "one\ntwo\n"
     async with connected(editor, work, files=True) as open:
         await open.ask((await open.new()).session_id)
-    assert (work / "sub" / "new.txt").read_text() == "hello\n"
     assert editor.buffers[str(work / "sub" / "new.txt")] == "hello\n"
     assert editor.buffers[str(work / "dos.txt")] == "one\r\n2\r\n"
 
 
-async def test_an_editor_that_fails_leaves_the_disk(home: Path, work: Path) -> None:
-    class Broken(TestEditor):
+async def test_an_editor_that_refuses_is_obeyed(home: Path, work: Path) -> None:
+    """What it does not read comes from the disk; what it does not write stays as it is."""
+
+    class Refusing(TestEditor):
         async def read_text_file(self, *_: object, **__: object) -> object:
-            raise OSError("no such buffer")
+            raise RequestError(-32000, "not in this project")
 
         write_text_file = read_text_file  # type: ignore[assignment]
 
     write = {"call": "write_file", "arguments": {"path": "a.txt", "content": "new\n"}}
     write_home(home, [{"call": "read_file", "arguments": {"path": "a.txt"}}, write, DONE])
-    async with connected(Broken(), work, files=True) as open:
+    async with connected(Refusing(), work, files=True) as open:
         session = await open.new()
         await open.ask(session.session_id)
-    assert "saved" in results(home, session.session_id)[0]
-    assert (work / "a.txt").read_text() == "new\n"
+    read, written = results(home, session.session_id)
+    assert "saved" in read
+    assert "not in this project" in written
+    assert (work / "a.txt").read_text() == "saved\nline two\n"
+
+
+async def test_files_outside_the_folder_are_not_the_editors(home: Path, work: Path) -> None:
+    outside = work.parent / "outside.txt"
+    write_home(home, [{"call": "write_file", "arguments": {"path": str(outside), "content": "new\n"}}, DONE])
+    editor = TestEditor("once")
+    async with connected(editor, work, files=True) as open:
+        await open.ask((await open.new()).session_id)
+    assert outside.read_text() == "new\n"
+    assert not editor.buffers
 
 
 async def test_commands_run_in_the_editors_terminals_if_the_person_wants_that(home: Path, work: Path) -> None:

@@ -15,7 +15,7 @@ from tests.approval.approval_cases import POLICY
 from toolcrib.approval.command_reader import read_command
 from toolcrib.approval.git_repositories import changed_since
 from toolcrib.approval.policy import Action, Decision, decide
-from toolcrib.core.git_metadata import harmless_settings, read_settings, starts_programs
+from toolcrib.core.git_metadata import harmful_settings, harmless_settings, read_settings
 from toolcrib.core.types import Effect
 
 STARTING = [
@@ -51,19 +51,19 @@ HARMLESS = [
 @pytest.mark.parametrize("text", STARTING)
 def test_settings_that_start_a_program_are_found_and_left_out(text: str):
     """Whatever the spelling; what is written instead starts nothing."""
-    assert starts_programs(text)
-    assert starts_programs(harmless_settings(text)) == frozenset()
+    assert harmful_settings(text)
+    assert harmful_settings(harmless_settings(text)) == frozenset()
 
 
 @pytest.mark.parametrize("text", HARMLESS)
 def test_ordinary_settings_start_nothing(text: str):
     """Remotes, branches, names and switches."""
-    assert starts_programs(text) == frozenset()
+    assert harmful_settings(text) == frozenset()
 
 
 def test_a_file_that_cannot_be_read_with_certainty_is_not_harmless():
     """Git may read it in another way."""
-    assert starts_programs("[core\nfsmonitor = x") is None
+    assert harmful_settings("[core\nfsmonitor = x") is None
     assert harmless_settings("[core\nfsmonitor = x") == ""
 
 

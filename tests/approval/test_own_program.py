@@ -15,6 +15,7 @@ import pytest
 from tests.approval.approval_cases import run
 from tests.cli.cli_program import Program
 from tests.fork_server import SOURCE
+from toolcrib.approval.command_reader import read_command
 from toolcrib.cli.app import make_root
 from toolcrib.cli.group import CommandGroup
 from toolcrib.config.tool_call_mark import is_in_tool_call
@@ -25,6 +26,13 @@ from toolcrib.runtime import Runtime
 from toolcrib.testing import ScriptedApprover, isolated_runtime
 
 DENIED = [
+    "sqlite3 ~/.toolcrib/sessions.db .dump",
+    'curl -H "Authorization: Bearer $(cat ~/.toolcrib/s*/token)" -d x http://localhost:8642/api/approvals/1',
+    "wget --post-data x http://127.0.0.1:8642/api/runs",
+    "nc localhost 8642 < request",
+    """python3 -c 'import urllib.request as u; u.urlopen("http://localhost:8642/api/approvals/1", b"{}")'""",
+    "docker exec agent toolcrib config set approvals.mode off",
+    "docker cp c.yaml agent:/root/.toolcrib/config.yaml",
     "git log -1 --format=x --output=$HOME/.toolcrib/config.yaml",
     "GIT_TRACE=$HOME/.toolcrib/config.yaml git status",
     "awk -v f=$HOME/.toolcrib/config.yaml '{print > f}' x",
@@ -92,9 +100,10 @@ DENIED = [
     "perl -e 'system(\"toolcrib config set a b\")'",
 ]
 ASKED = [
+    "curl -d x http://localhost:9000/api/approvals/1",
+    "cat ~/.toolcrib/approvals.jsonl",
     "cat ~/.toolcrib/serve/token",
     "cat /srv/agent-home/serve/token",
-    'curl -H "Authorization: Bearer $(cat ~/.toolcrib/s*/token)" -d x http://localhost:8642/api/approvals/1',
     "tmux send-keys -t 0 y Enter",
     "tmux set-buffer yes; tmux paste-buffer -t 0",
     "screen -X stuff $'always\\n'",
@@ -110,6 +119,8 @@ ASKED = [
     "uv tool uninstall toolcrib",
 ]
 HARMLESS = [
+    "curl -s http://localhost:8642/health",
+    "curl -d x http://localhost:9000/api/items",
     "toolcrib tools list",
     "toolcrib --version",
     "toolcrib doctor",
@@ -165,8 +176,8 @@ def test_every_command_of_the_program_is_classified():
 
 def test_a_group_alone_or_a_request_for_help_only_reads():
     """Help is shown whatever stands before it, but not where it is the value of an option."""
-    assert {kind_of([name]) for name in GROUPS - {"serve"}} == {"reads"}
-    assert kind_of(["serve", "--port", "8000"]) == "changes"
+    assert {kind_of([name]) for name in GROUPS - {"acp", "serve"}} == {"reads"}
+    assert kind_of(["serve", "--port", "8000"]) == kind_of(["acp"]) == "changes"
     assert kind_of(["what is here?"]) == kind_of([]) == "agent"
     assert kind_of(["config", "frobnicate"]) == "unknown"
     assert kind_of(["config", "set", "--help"]) == "reads"
@@ -186,6 +197,14 @@ def test_what_lifts_the_gate_or_changes_what_it_depends_on_is_denied(command):
 def test_what_runs_more_than_this_session_can_see_is_asked_about(command):
     """Another agent, or an acting tool outside the session."""
     assert run(command).outcome == "ask"
+
+
+def test_the_records_of_a_home_elsewhere_are_not_shown_without_a_question():
+    """The log of decisions and the stored sessions, but not files of the same name."""
+    own = ("/srv/agent/approvals.jsonl", "/srv/agent/sessions.db")
+    assert read_command("cat /srv/agent/approvals.jsonl", own=own).assessment.verdict == "ask"
+    assert read_command("strings /srv/agent/sessions.db", own=own).assessment.verdict == "ask"
+    assert read_command("cat /srv/other/approvals.jsonl", own=own).assessment.verdict == "safe"
 
 
 @pytest.mark.parametrize("command", HARMLESS)
@@ -254,6 +273,33 @@ def test_a_process_knows_that_a_command_started_it(runtime: Runtime, work: Path,
     result = json.loads(str(runtime.call_sync("terminal", {"command": command}).content))
     assert written(work / "out") == "True", result
     assert not is_in_tool_call()
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        """builtin() { [ "$1" = ulimit ] && return 0; command builtin "$@"; }; export -f builtin""",
+        "ulimit() { :; }; command() { :; }; export __tc_mark=0",
+    ],
+    ids=["builtin", "others"],
+)
+def test_a_function_of_an_earlier_command_does_not_take_the_mark_off(runtime: Runtime, work: Path, first: str):
+    """The session keeps functions and variables, whatever they are called."""
+    kept = "kept() { echo kept; }; export VALUE=1; "
+    runtime.call_sync("terminal", {"command": kept + first})
+    command = f'{sys.executable} mark.py out {SOURCE}; kept; echo "$VALUE"'
+    result = json.loads(str(runtime.call_sync("terminal", {"command": command}).content))
+    assert written(work / "out") == "True", result
+    assert result["output"].split() == ["kept", "1"]
+
+
+def test_a_process_knows_it_where_proc_is_covered(runtime: Runtime, work: Path):
+    """In a namespace of its own, a command can mount over /proc, but not change its limits."""
+    command = f"unshare -rm sh -c 'mount -t tmpfs x /proc && {sys.executable} mark.py out {SOURCE}'"
+    result = json.loads(str(runtime.call_sync("terminal", {"command": command}).content))
+    if result["exit_code"]:
+        pytest.skip(f"this machine allows no such namespace: {result['output'][:200]}")
+    assert written(work / "out") == "True", result
 
 
 @pytest.mark.parametrize("arguments", [{"background": True}, {"background": True, "pty": True}, {"pty": True}])

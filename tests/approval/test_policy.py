@@ -381,9 +381,9 @@ def test_what_is_agreed_to_for_a_server_does_not_hold_for_another():
         ((Effect("exec", "git reflog expire --all"),), "deny"),
         ((Effect("exec", "ls $(unknown)"),), "deny"),
         ((Effect("exec", "cat", caution="types into 'vi'"),), "deny"),
-        ((Effect("process", "proc_1"),), "deny"),
         ((Effect("remote", "42", action="update"),), "deny"),
         ((Effect("schedule", "x"),), "deny"),
+        ((Effect("process", "proc_1"),), "deny"),
         (None, "deny"),
     ],
 )
@@ -393,6 +393,13 @@ def test_plan_mode_allows_only_what_reads_whatever_is_switched_off(effects, outc
     decision = decide(policy, Action(tool="x", effects=effects, cwd=WORKSPACE), [Grant("*")], read_command)
     assert decision.outcome == outcome
     assert outcome == "allow" or "plan mode allows only tools and commands that read" in decision.reasons[-1]
+
+
+@pytest.mark.parametrize("mode", ["ask", "auto-edit"])
+def test_ending_a_process_of_the_session_is_not_asked_about(mode):
+    """Only plan mode refuses it."""
+    decision = do(Effect("process", "proc_1"), tool="process", policy=replace(POLICY, session_mode=mode))
+    assert decision.outcome == "allow"
 
 
 @pytest.mark.parametrize("mode", ["ask", "auto-edit"])

@@ -8,8 +8,10 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from tests.web.settings import web_settings
 from tests.web.sites import Site
 from toolcrib.browser.proxy import GuardProxy
 from toolcrib.browser.service import BrowserService
+from toolcrib.browser.tabs import KEPT_NOTES, KEPT_REQUESTS
 from toolcrib.process_identity import identity_of
 from toolcrib.processes.orphan_cleanup import processes_of
 from toolcrib.web.guard import AddressGuard, AddressRules
@@ -339,6 +342,92 @@ async def test_the_next_start_ends_what_was_left(open_browsing: OpenBrowsing, tm
 
     assert await asyncio.to_thread(process.wait, 30) != 0
     assert not folder.exists()
+
+
+async def test_a_page_cannot_send_past_the_proxy(open_browsing: OpenBrowsing) -> None:
+    """WebRTC speaks to servers over UDP, which no proxy sees; not from here."""
+    browsing = open_browsing()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        server.setblocking(False)
+        page = await browsing.open(
+            "<title>a</title><script>const p=new RTCPeerConnection({iceServers:[{urls:'stun:127.0.0.1:"
+            f"{server.getsockname()[1]}'}}]}});p.createDataChannel('x');"
+            "p.createOffer().then(o=>p.setLocalDescription(o)).then(()=>{document.title='asked'})</script>"
+        )
+        assert page["title"] == "asked"
+        await browsing.evaluate("new Promise(done => setTimeout(done, 1000))")
+
+        with pytest.raises(BlockingIOError):
+            server.recv(100)
+
+
+async def test_a_page_that_replaced_the_timers_is_read(browsing: Browsing) -> None:
+    """Some pages replace `setTimeout`, for tests or to be difficult."""
+    page = await browsing.open("<script>window.setTimeout=()=>0</script><button onclick='document.title=1'>go</button>")
+
+    assert (await browsing.call("click", ref=ref_of(page, "go")))["title"] == "1"
+
+
+async def test_a_page_that_navigates_without_end_is_left(open_browsing: OpenBrowsing) -> None:
+    """The next navigation takes a new tab, because the old one never stops."""
+    browsing = open_browsing(browser={"command_timeout": 5})
+    browsing.site.pages["/calm"] = html("<title>Calm</title>")
+    await browsing.open("<title>a</title><script>location.reload()</script>")
+
+    assert (await browsing.call("navigate", url=f"{browsing.site.address}/calm"))["title"] == "Calm"
+
+
+async def test_what_a_page_makes_endless_is_cut(browsing: Browsing) -> None:
+    """Addresses, titles, descriptions and questions of a page do not fill the result."""
+    page = await browsing.open(
+        "<script>let l='x'.repeat(100000);document.title=l;history.replaceState(0,'','/'+l)</script>"
+        "<button onclick='prompt(l,l)'>go</button><script>document.write(`<img src=/ alt=${l}>`)</script>"
+    )
+    images = await browsing.call("get_images")
+    asked = await browsing.call("click", ref=ref_of(page, "go"))
+
+    assert all(len(json.dumps(one)) < 5_000 for one in (page, images, asked))
+
+
+def kept_objects(browsing: Browsing) -> Counter[str]:
+    """What our side of playwright holds, by its kind."""
+    service: BrowserService = browsing.runtime.services.browser
+    driver: Any = service._driver
+    return Counter(type(one).__name__ for one in driver._impl_obj._connection._objects.values())
+
+
+async def test_requests_and_messages_of_a_page_do_not_pile_up(open_browsing: OpenBrowsing) -> None:
+    """A page may ask and log as much as it likes, with redirects, too; when its session ends, nothing is left of it."""
+    browsing = open_browsing()
+    browsing.site.pages["/moved"] = 302, {"location": "/data"}, b""
+    browsing.site.pages["/data"] = 200, {"content-type": "text/plain"}, b"data"
+    page = await browsing.open(
+        "<title>a</title><script>async function go(){for(let i=0;i<100;i++){console.log({i});await Promise.all("
+        "[fetch('/data'),fetch('/moved'),fetch('/none')])};document.title='done'}</script><button onclick='go()'>go"
+    )
+    before = kept_objects(browsing)
+
+    answer = await browsing.call("click", ref=ref_of(page, "go"))
+    while answer["title"] != "done":
+        answer = await browsing.call("snapshot")
+
+    assert kept_objects(browsing)["Request"] <= KEPT_REQUESTS + 10
+    assert (await browsing.call("navigate", url=browsing.site.address))["title"] == "a"
+    assert kept_objects(browsing)["Request"] <= before["Request"] + 2
+    await until(lambda: kept_objects(browsing)["JSHandle"] == before["JSHandle"])
+    await browsing.runtime.services.end_session(browsing.session_id)
+    kept = kept_objects(browsing)
+    assert not kept["ReleasedObject"] + kept["Request"] + kept["Response"] + kept["Page"]
+
+
+async def test_a_flood_of_errors_is_reported_in_few_lines(browsing: Browsing) -> None:
+    """What a page logs between two calls does not fill the result of the next."""
+    script = "<script>for(let i=0;i<5000;i++)console.error('broken', i);document.title='done'</script>"
+    page = await browsing.open(script)
+
+    assert len(page["console_errors"]) == 5
+    assert page["more_console_errors"] <= KEPT_NOTES
 
 
 async def test_fifty_sessions_leave_nothing(open_browsing: OpenBrowsing) -> None:

@@ -417,3 +417,34 @@ async def test_results_are_untrusted(browsing: Browsing) -> None:
 
     assert is_origin(result.origin)
     assert result.origin == "untrusted"
+
+
+async def test_the_first_page_of_a_tab_has_no_earlier_one(browsing: Browsing) -> None:
+    """Going back from it changes nothing; from a later page, it leads to it."""
+    browsing.site.pages["/next"] = html("<title>Next</title>")
+    page = await browsing.open("<title>First</title><a href=/next>on</a>")
+
+    refused = await browsing.call("back")
+    assert "no earlier page" in refused["error"]
+    assert (await browsing.call("click", ref=ref_of(page, "on")))["title"] == "Next"
+
+    assert (await browsing.call("back"))["title"] == "First"
+
+
+async def test_a_resource_that_fails_is_named(browsing: Browsing) -> None:
+    """The console error says which address failed; the icon that Chromium asks for by itself is no news."""
+    page = await browsing.open("<title>a</title><img src=/missing.png>")
+
+    assert [one.rpartition("/")[2] for one in page["console_errors"]] == ["missing.png"]
+
+
+async def test_an_address_may_be_a_download(browsing: Browsing) -> None:
+    """Navigating to a file saves it; the page stays."""
+    header = {"content-type": "application/octet-stream", "content-disposition": "attachment; filename=a.bin"}
+    browsing.site.pages["/file"] = 200, header, b"bytes"
+    await browsing.open("<title>Page</title>")
+
+    answer = await browsing.call("navigate", url=f"{browsing.site.address}/file")
+
+    assert content_of(answer["downloads"][0]["path"]) == b"bytes"
+    assert answer["title"] == "Page"

@@ -91,8 +91,8 @@ async def test_a_dangerous_line_for_a_running_shell_is_asked_about(
 
 
 def test_only_typing_counts_as_running_something() -> None:
-    """Looking, waiting and ending have no effect beyond the session's own processes."""
-    for action in ("list", "poll", "log", "wait", "kill", "close"):
+    """Looking and waiting have no effect; ending is one on the session's own processes, which plan mode refuses."""
+    for action in ("list", "poll", "log", "wait"):
         assert effects_of({"action": action, "data": "rm -rf /"}, None) == ()  # type: ignore[arg-type]
 
 

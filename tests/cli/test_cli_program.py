@@ -263,3 +263,14 @@ def test_other_shells_get_a_script_of_their_own(toolcrib: Program, shell: str, m
     if shutil.which(shell):
         checked = subprocess.run([shell, "-n"], input=script, capture_output=True, text=True, check=False)
         assert checked.returncode == 0
+
+
+def test_a_command_without_its_extra_says_what_to_install(toolcrib: Program):
+    """`mcp serve` imports the SDK of MCP; without it, one line names the extra."""
+    code = "import sys\nsys.modules['mcp'] = None\nfrom toolcrib.cli.app import run\nsys.exit(run(['mcp', 'serve']))"
+    # Not forked: a server that has imported the SDK could not do without it.
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=toolcrib.environment(), check=False)
+
+    assert done.returncode == 2
+    assert b"needs more packages" in done.stderr
+    assert b"`pip install 'toolcrib[mcp]'`" in done.stderr

@@ -143,8 +143,8 @@ SCENARIOS = [
     Scenario("tools list --toolset tides", TOOLS, when="a tool lacks its key"),
     Scenario("tools list --toolset tides --json", TOOLS),
     Scenario("tools list --toolset wbe"),
-    Scenario("tools list --toolset computer_use --all"),
-    Scenario("tools list --toolset computer_use", when="nothing of it is here"),
+    Scenario("tools list --toolset rl --all"),
+    Scenario("tools list --toolset rl", when="nothing of it is here"),
     Scenario("tools list", {"config.yaml": BROKEN_CONFIG}, when="the config is broken"),
     Scenario("tools list", {"config.yaml": "tools: [\n"}, when="the config is not YAML"),
     Scenario(
@@ -155,7 +155,7 @@ SCENARIOS = [
     Scenario("tools list", {"config.yaml": "- web\n"}, when="the config is a list"),
     Scenario("tools explain tides", TOOLS),
     Scenario("tools explain todo"),
-    Scenario("tools explain computer_use"),
+    Scenario("tools explain rl_start_training"),
     Scenario("tools explain tidse", TOOLS),
     Scenario("tools explain broken", {"tools/broken.py": "@tool\ndef (\n"}, when="its file cannot be loaded"),
     Scenario("tools explain odd", {"tools/odd.py": ODD_SCHEMA}),
@@ -165,7 +165,7 @@ SCENARIOS = [
     Scenario("""tools run tides '["Brest"]'""", TOOLS),
     Scenario("""tools run tides '{port: Brest}'""", TOOLS),
     Scenario("tools run tidse {}", TOOLS),
-    Scenario("tools run computer_use {}"),
+    Scenario("tools run rl_start_training {}"),
     Scenario("tools run todo {}"),
     Scenario("""tools run buy '{"article": "saw"}'""", {"tools/buy.py": EFFECTIVE_TOOL}),
     Scenario("tools run"),
@@ -186,7 +186,7 @@ SCENARIOS = [
     Scenario("tools new class --kind tool", when="a word of Python"),
     Scenario("tools new tides --kind tool", {"tools/sea.py": KEYED_TOOL}, when="another file declares that tool"),
     Scenario("tools new hello --kind toy"),
-    Scenario("toolsets show computer_use"),
+    Scenario("toolsets show rl"),
     Scenario("toolsets show context_engine"),
     Scenario("toolsets show cli --josn"),
     Scenario("toolsets show termnal"),
@@ -337,8 +337,8 @@ def normalised(text: str, root: Path) -> str:
     text = re.sub(r"\b\d+ tools", "N tools", text)
     text = re.sub(r"  \(\d+\.\d\d s\)", "  (N s)", text)
     text = re.sub(
-        r"(openai|anthropic|embedded|mcp|ssh|documents|web|browser|serve|acp|vision|ocr|video|speech|honcho|modal|"
-        r"daytona|vercel|hermes): (\d|not installed).*",
+        r"(openai|anthropic|embedded|mcp|ssh|documents|web|browser|serve|acp|vision|ocr|video|speech|honcho|mem0|modal|daytona|vercel|hermes)"
+        r": (\d|not installed).*",
         r"\1: …",
         text,
     )

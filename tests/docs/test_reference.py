@@ -52,6 +52,7 @@ def test_a_page_that_drifted_is_named_with_what_to_type(tmp_path: Path) -> None:
     assert "make docs" in done.stderr
 
 
+@pytest.mark.services
 def test_writing_twice_gives_the_same_pages(tmp_path: Path) -> None:
     """The pages depend on the code alone: no dates, no paths, no order of the day."""
     assert _run("--folder", str(tmp_path)).returncode == 0

@@ -58,6 +58,8 @@ class Row:
 
 
 ROWS = (
+    Row("acp install", "zed", "prints"),
+    Row("approvals answer", "K7Q2ZD", "config"),
     Row("approvals explain"),
     Row("approvals list"),
     Row("approvals revoke", "1", "config"),
@@ -95,6 +97,8 @@ ROWS = (
     Row("mcp serve", "", "config folder"),
     Row("mcp test", "clock"),
     Row("mcp tools", "", "config"),
+    Row("serve install", "--print"),
+    Row("serve login", "", "config"),
     Row("serve token", "", "config write prints"),
     Row("model get"),
     Row("model list"),

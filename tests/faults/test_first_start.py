@@ -17,7 +17,8 @@ from toolcrib.sessions.database import STEPS, TABLES
 from toolcrib.sessions.store import SessionStore
 
 PROCESSES = 8
-ROUNDS = 12
+rounds = pytest.mark.parametrize("rounds", [3, pytest.param(30, marks=pytest.mark.services)], ids=["quick", "full"])
+"""How often processes race; each round is a new chance for what must not happen."""
 
 
 class Racers:
@@ -52,16 +53,20 @@ def racers() -> Iterator[Racers]:
     racing.close()
 
 
+@rounds
 @pytest.mark.parametrize("store", ["sessions", "doctor", "jobs", "approvals", "processes", "undo", "memory", "config"])
-def test_processes_that_start_at_once_on_a_new_home_all_work(racers: Racers, tmp_path: Path, store: str) -> None:
+def test_processes_that_start_at_once_on_a_new_home_all_work(
+    racers: Racers, tmp_path: Path, store: str, rounds: int
+) -> None:
     """Whoever comes first creates a store; the others use it, and nobody takes a half-made one for foreign."""
-    for number in range(ROUNDS):
+    for number in range(rounds):
         assert racers.race(store, tmp_path / f"home-{number}") == []
 
 
-def test_processes_that_start_at_once_migrate_an_old_database_once(racers: Racers, tmp_path: Path) -> None:
+@rounds
+def test_processes_that_start_at_once_migrate_an_old_database_once(racers: Racers, tmp_path: Path, rounds: int) -> None:
     """One process migrates, the others wait for it, and the old sessions are there for all."""
-    for number in range(ROUNDS):
+    for number in range(rounds):
         home = tmp_path / f"home-{number}"
         make_file(home / "sessions.db", (TABLES,), VERSION_1_ROWS)
 

@@ -14,25 +14,7 @@ from toolcrib.core.ignore_rules import IgnoreFile
 FOLDERS = ("a", "a/b", "a/build", "build", "build/a", ".h", "a b", "é")
 FILES = ("x.o", "a", "b.c", "build", ".x", "a b", "!x", "#x", "é.o", "[x]", "x.o.o")
 PART = st.sampled_from(
-    [
-        "a",
-        "b",
-        "*",
-        "**",
-        "?",
-        "*.o",
-        "x.*",
-        "build",
-        ".h",
-        "[a-b]",
-        "[!a]",
-        "a b",
-        "é*",
-        "\\!x",
-        "\\#x",
-        "[x]",
-        "\\[x]",
-    ]
+    ["a", "b", "*", "**", "?", "*.o", "x.*", "build", ".h", "[a-b]", "[!a]", "a b", "é*", "\\!x", "\\#x", "[x]"]
 )
 RULE = st.builds(
     lambda negates, leads, parts, ends, rest: f"{negates}{leads}{'/'.join(parts)}{ends}{rest}",

@@ -37,8 +37,8 @@ async def echo_async(args, **kwargs):
 def call(request):
     """Calls a tool from a coroutine or from synchronous code."""
 
-    async def run(runtime, name, arguments=None, **surroundings):
-        ctx = runtime.context(**surroundings)
+    async def run(runtime, name, arguments=None, **fields):
+        ctx = runtime.context(**fields)
         if request.param == "async":
             return await runtime.call(name, arguments or {}, ctx=ctx)
         return await asyncio.to_thread(runtime.call_sync, name, arguments or {}, ctx)

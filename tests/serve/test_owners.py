@@ -175,6 +175,9 @@ def test_several_owners_need_environments_of_their_own(home: Path) -> None:
         require_separate_owners(settings, tokens)
     (home / "config.yaml").write_text(APART)
     require_separate_owners(load_settings(Home(home)), tokens)
+    (home / "config.yaml").write_text(APART + "memory: {provider: mem0}\n")
+    with pytest.raises(UnsafeStart, match="mem0"):
+        require_separate_owners(load_settings(Home(home)), tokens)
 
 
 async def test_a_token_of_another_owner_is_refused_while_the_server_runs(home: Path) -> None:

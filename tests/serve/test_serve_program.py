@@ -148,3 +148,32 @@ async def test_a_killed_server_loses_nothing_and_repeats_nothing(home: Path, tmp
     assert {one["id"] for one in sessions} == {run["session_id"] for run in started}
     assert (folder / "build").is_dir()
     assert code == 0
+
+
+@pytest.mark.services
+async def test_reconnects_lose_and_double_nothing(home: Path, tmp_path: Path) -> None:
+    """Many clients that break off while the model writes, and go on after the last event that they saw."""
+    text = "".join(f"line {n}\n" for n in range(2_000))
+    with ScriptedModelServer([says(text)]) as model:
+        async with program(home, model, tmp_path) as (_, url), client(home, url) as http:
+            run = (await http.post("/api/runs", json={"text": "write"})).json()["id"]
+
+            async def follow(steps: int) -> list[int]:
+                seen: list[int] = []
+                while True:
+                    headers = {"Last-Event-ID": str(seen[-1])} if seen else {}
+                    async with http.stream("GET", f"/api/runs/{run}/events", headers=headers) as stream:
+                        left = steps
+                        async for line in stream.aiter_lines():
+                            if line.startswith("id: "):
+                                seen.append(int(line[4:]))
+                            elif "run_ended" in line:
+                                return seen
+                            elif line.startswith("data: ") and (left := left - 1) == 0:
+                                break
+
+            async with asyncio.timeout(LIMIT_SECONDS):
+                numbers = await asyncio.gather(*(follow(steps) for steps in range(1, 11)))
+
+    assert {len(seen) for seen in numbers} == {numbers[0][-1]}
+    assert all(seen == list(range(1, len(seen) + 1)) for seen in numbers)

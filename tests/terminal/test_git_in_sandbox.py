@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from toolcrib.environments import git_guard
+from toolcrib.environments.git_guard import GitGuards
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.runtime import Runtime
@@ -46,17 +48,20 @@ def use_git(folder: Path) -> None:
     environ = {**os.environ, "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_EDITOR": "true"}
     for words in (
         "status",
+        f"{IDENTITY} rebase --continue",
         "add -A",
         f"{IDENTITY} commit -q --allow-empty -m more",
         "checkout -q -B other",
         "diff HEAD",
         "log -1 -p",
+        "st",
+        "reset -q --hard",
     ):
         (folder / "changing").write_text(words)
         subprocess.run(["git", *words.split()], cwd=folder, env=environ, capture_output=True, check=False)
 
 
-PROGRAM = 'printf "#!/bin/sh\\ntouch {marker}\\n" > evil.sh; chmod +x evil.sh; P=$PWD/evil.sh; '
+PROGRAM = 'M={marker}; printf "#!/bin/sh\\ntouch {marker}\\n" > evil.sh; chmod +x evil.sh; P=$PWD/evil.sh; '
 PLANTS = {
     "hook": ("", "cp evil.sh .git/hooks/post-commit"),
     "fsmonitor": ("", "git config core.fsmonitor $P"),
@@ -92,6 +97,29 @@ PLANTS = {
     "worktree settings": (
         "",
         "git config extensions.worktreeConfig true; git config -f .git/config.worktree core.fsmonitor $P",
+    ),
+    "alias with a setting": ("", 'git config alias.st "-c core.fsmonitor=$P status"'),
+    "settings elsewhere": (
+        "linked",
+        "git init -q --bare made; mkdir linked shared; mv made/objects made/refs shared/; mv made/HEAD linked/; "
+        "echo ../shared > linked/commondir; "
+        'printf "[core]\\n\\trepositoryformatversion = 0\\n\\tbare = false\\n" > shared/config; '
+        "git config -f shared/config alias.st \\!$P",
+    ),
+    "behind a false repository": (
+        "logs/inner",
+        "mkdir -p objects refs; echo x > HEAD; git init -q logs/inner; git -C logs/inner config core.fsmonitor $P",
+    ),
+    "unfinished rebase": (
+        "",
+        f"git {IDENTITY} commit -q --allow-empty -m One; git {IDENTITY} commit -q --allow-empty -m Two; "
+        f"GIT_SEQUENCE_EDITOR='sed -i 1ibreak' git {IDENTITY} rebase -q -i HEAD~1; "
+        'echo "exec $P" >> .git/rebase-merge/git-rebase-todo',
+    ),
+    "work tree outside": (
+        "",
+        f'echo x > "$(basename $M)"; git add .; git {IDENTITY} commit -qm One; '
+        'git config core.worktree "$(dirname $M)"',
     ),
     "replaced": ("", "mv .git old; cp -r old .git; git config core.fsmonitor $P"),
 }
@@ -169,3 +197,59 @@ def test_hooks_in_the_folder_that_the_settings_name_are_guarded(runtime: Runtime
     assert not (work / ".hooks" / "post-commit").exists()
     assert (work / ".hooks" / "post-commit.of-script-1").read_text() == "y\n"
     assert ".hooks/pre-commit" in answer["note"]
+
+
+def test_settings_files_that_a_repository_includes_are_guarded(runtime: Runtime, work: Path, tmp_path: Path) -> None:
+    """The person included a file of the work tree; a sandboxed command adds nothing to it that git runs."""
+    (work / "shared.cfg").write_text("[user]\n\tname = Ada\n")
+    subprocess.run(["git", "config", "include.path", "../shared.cfg"], cwd=work, check=True)
+    marker = tmp_path / "marker"
+    answer = run(runtime, PROGRAM.format(marker=marker) + 'printf "[core]\\n\\tfsmonitor = $P\\n" >> shared.cfg')
+    use_git(work)
+    assert not marker.exists()
+    assert "shared.cfg" in answer["note"]
+    assert (work / "shared.cfg").read_text() == "[user]\n\tname = Ada\n"
+    assert "note" not in run(runtime, 'printf "[user]\\n\\temail = a@b.example\\n" >> shared.cfg')
+
+
+@pytest.fixture
+def module(work: Path) -> Path:
+    """A submodule inside the folder of another one: `.git/modules/lib` and `.git/modules/lib/inner`."""
+    modules = work / ".git" / "modules"
+    modules.mkdir()
+    for name in ("lib", "lib/inner"):
+        subprocess.run(["git", "init", "-q", "--separate-git-dir", str(modules / name), str(work / name)], check=True)
+    return work / "lib" / "inner"
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        "git -C lib/inner config core.fsmonitor $P",
+        "cd .git; cp -r modules copied; git config -f copied/lib/inner/config core.fsmonitor $P; rm -r modules; "
+        "ln -s copied modules",
+    ],
+)
+def test_repositories_inside_others_are_guarded(runtime: Runtime, module: Path, tmp_path: Path, plant: str) -> None:
+    """Also if their folder is replaced by a link."""
+    marker = tmp_path / "marker"
+    answer = run(runtime, PROGRAM.format(marker=marker) + plant)
+    use_git(module)
+    assert not marker.exists()
+    assert "outside the sandbox" in answer["note"]
+
+
+def test_more_new_folders_than_can_be_looked_at_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crowd of folders must not hide a repository without a word."""
+    monkeypatch.setattr(git_guard, "MOST_FOLDERS", 3)
+    monkeypatch.setattr(git_guard, "MOST_NEW_FOLDERS", 2)
+    for name in ("a/b", "c/d", "e/f"):
+        (tmp_path / name).mkdir(parents=True)
+    guards = GitGuards("the command's")
+    guards.enter(tmp_path)
+    assert guards.check(tmp_path) == ""
+    (tmp_path / "g" / "h").mkdir(parents=True)
+    assert guards.check(tmp_path) == ""
+    for number in range(9):
+        (tmp_path / f"new-{number}").mkdir()
+    assert "do not use git in them" in guards.leave(tmp_path)

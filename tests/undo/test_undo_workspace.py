@@ -189,6 +189,52 @@ def test_ignored_files_are_undone_when_the_command_names_them(work: Work) -> Non
     assert without_git(work) == before
 
 
+CLEAN = "clean:\n\trm -rf build *.log node_modules; mkdir build; printf new > build/made; printf SECRET=2 > .env\n"
+
+
+def test_small_ignored_trees_come_back_after_a_command_that_does_not_name_them(work: Work) -> None:
+    """`make clean` deletes what git ignores: a deletion is undone, what a build makes or changes is not listed."""
+    git(work.folder, "init", "-q")
+    work.path(".gitignore").write_text("build/\n*.log\n.env\n__pycache__/\n")
+    work.path("build/deep").mkdir(parents=True)
+    work.path("build/deep/lib.a").write_bytes(b"\0binary")
+    work.path("build/deep/lib.a").chmod(0o755)
+    work.path("build/link").symlink_to("deep/lib.a")
+    work.path("run.log").write_text("log")
+    work.path(".env").write_text("SECRET=1")
+    work.path("Makefile").write_text(CLEAN)
+    before = without_git(work)
+
+    work.run("make -s clean")
+    listed = sorted(work.changed())
+    undone = work.history.undo_calls(SESSION)
+
+    assert listed == [("build/deep/lib.a", "deleted"), ("build/link", "deleted"), ("run.log", "deleted")]
+    assert undone.refused == []
+    made = {".env": ("file", 0o644, b"SECRET=2"), "build/made": ("file", 0o644, b"new")}
+    assert without_git(work) == {**before, **made}
+    assert work.notes() == []
+
+
+def test_what_is_not_recorded_of_ignored_folders_is_said_at_once(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large ignored folders are not saved; that files were deleted in them stands in the list, and with the result."""
+    monkeypatch.setattr(workspace, "IGNORED_FILES", 20)
+    git(work.folder, "init", "-q")
+    work.path(".gitignore").write_text("build/\nnode_modules/\n__pycache__/\n")
+    work.path("Makefile").write_text(CLEAN)
+    for folder in ("build", "node_modules", "__pycache__"):
+        work.path(folder).mkdir()
+        for number in range(30):
+            work.path(f"{folder}/{number}").write_text("x")
+
+    arguments = {"command": "make -s clean; rm -r __pycache__"}
+    said = work.runtime.call_sync("terminal", arguments, work.context()).notices
+
+    lost = ["29 ignored files were deleted in build/", "the ignored folder node_modules/ was deleted"]
+    assert sorted(work.notes()) == [f"not recorded: {one}" for one in lost]
+    assert sorted(said) == [f"{one}; undo cannot restore that" for one in lost]
+
+
 def without_git(work: Work) -> dict[str, object]:
     return {name: entry for name, entry in work.tree().items() if name != ".git" and not name.startswith(".git/")}
 
@@ -302,6 +348,7 @@ def test_in_a_home_only_named_files_are_saved(tmp_path: Path, monkeypatch: pytes
         "ls -la", "git status", "git -C . log --oneline | head", "echo hello", "cat a | grep -c x 2> /dev/null",
         "grep -rl alpha . | xargs grep beta", "find . -name '*.py' -type f", "test -e a && echo yes || echo no",
         "for f in *; do wc -l \"$f\"; done", "cd sub; pwd; ls", "sed -n 1,3p a", "awk '{print $1}' a", "sort a | uniq",
+        "uniq -c a", "xxd a | head -2", "less a", "rg -n x .",
     ],
 )  # fmt: skip
 def test_commands_that_only_read_are_not_scanned(work: Work, command: str) -> None:
@@ -315,7 +362,8 @@ def test_commands_that_only_read_are_not_scanned(work: Work, command: str) -> No
     "command",
     ["make", "echo a > b", "find . -delete", "find . -exec touch {} +", "sed -i s/a/b/ c", "sort -o a a",
      "git checkout x", "xargs rm", "awk '{print > \"b\"}' a", "sed 's/a/b/w out' a", "python3 x.py", "$CMD a",
-     "git diff --output=x",
+     "git diff --output=x", "git grep -Otouch x", "uniq a b", "xxd a b", "sdiff -o c a b", "history -w x",
+     "rg --pre ./run x", "less -o log a", "file -C -m magic",
      "cat a | tee b", "f() { rm a; }; f", "eval \"$X\"", "ls; npm test", "tree -o x", "sed -ni p a", "git stash",
      "date > x", "timeout 5 make", "env A=1 make", "echo `touch x`", "cat <(touch x)"],
 )  # fmt: skip

@@ -153,6 +153,16 @@ def test_a_menu_is_no_content_unless_there_is_nothing_else() -> None:
     assert "Topic number 19" in index["text"]
 
 
+@pytest.mark.parametrize(
+    "attributes", ["hidden", "aria-hidden='true'", "style='DISPLAY : none'", "style='color:red;font-size:0'"]
+)
+def test_what_nobody_sees_is_not_read(attributes: str) -> None:
+    """Hidden text is left out, unless it is all there is: then a script was to show it."""
+    hidden = f"<div {attributes}><p>An order for machines. {SENTENCES}</p></div>"
+    assert "order" not in html_page(f"<html><body><p>{SENTENCES}</p>{hidden}</body></html>", "")["text"]
+    assert "The harbour" in html_page(f"<html><body>{hidden}</body></html>", "")["text"]
+
+
 def test_links_lead_somewhere_or_are_plain_text() -> None:
     """Links are full addresses; scripts, embedded data and broken addresses are none."""
     links = "<a href='../up'>up</a> <a href=' JavaScript:x()'>run</a> <a href='data:text/html,x'>inline</a>"

@@ -1,13 +1,17 @@
 """Files through the editor: unsaved buffers are read instead of the disk, and edits land in the buffers.
 
-The disk stays in charge of what may be reached: each path is first opened there, under the rules of the environment.
-Only the text comes from the editor. If it does not answer, or the file is not plain text, the disk is used alone.
+Only text files inside the session's folder go through the editor. The disk stays in charge of what may be reached: each
+file is first opened there, under the rules of the environment. If the editor does not give the text of a file, the disk
+does; if it refuses an edit, the edit fails.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
+import os
+import posixpath
 from collections import OrderedDict
 from pathlib import Path
 
@@ -62,10 +66,13 @@ class EditorFiles:
     environment's own files.
     """
 
-    def __init__(self, inner: EnvironmentFiles, editor: Editor, session_id: str, texts: BufferTexts) -> None:
+    def __init__(
+        self, inner: EnvironmentFiles, editor: Editor, session_id: str, folder: str, texts: BufferTexts
+    ) -> None:
         self._inner = inner
         self._editor = editor
         self._session_id = session_id
+        self._inside = os.path.realpath(folder).rstrip("/") + "/"
         self._texts = texts
 
     async def read_file(self, path: BackendPath, *, plain: bool = False) -> bytes:
@@ -73,10 +80,13 @@ class EditorFiles:
         buffer = await self._buffer(path, data) if plain else None
         return data if buffer is None else buffer
 
+    def _is_readable(self, path: str) -> bool:
+        return self._editor.reads_files and path.startswith(self._inside)
+
     async def read_lines(
         self, path: BackendPath, *, first: int, count: int, max_bytes: int, plain: bool = False
     ) -> FileSlice:
-        if not plain or not self._editor.reads_files:
+        if not plain or not self._is_readable(path):
             return await self._inner.read_lines(path, first=first, count=count, max_bytes=max_bytes, plain=plain)
         whole = await self._inner.read_lines(path, first=1, count=EVERY_LINE, max_bytes=BUFFER_BYTES, plain=True)
         buffer = await self._buffer(path, whole.data) if whole.at_end else None
@@ -94,36 +104,35 @@ class EditorFiles:
         plain: bool = False,
     ) -> None:
         text = _text(data)
-        if not plain or text is None or not self._editor.writes_files:
+        is_editors = plain and self._editor.writes_files and path.startswith(self._inside)
+        exists, before = await self._before(path) if is_editors and text is not None else (False, None)
+        if text is None or before is None:
             await self._inner.write_file(path, data, mode=mode, expected=expected, plain=plain)
             return
-        try:
-            before = await self.read_file(path, plain=True)
-        except FileNotFoundError:
-            # We create the file, because an editor may not create its folders, and then open it there.
-            await self._inner.write_file(path, data, mode=mode, expected=expected, plain=True)
-            await self._written(path, text)
-            return
-        if expected is not None and hashlib.sha256(before).hexdigest() != expected:
+        if expected is not None and expected != (hashlib.sha256(before).hexdigest() if exists else ""):
             raise PathChanged(f"{path!r} was changed in the editor meanwhile; read it again")
-        if not await self._written(path, text):
-            on_disk = hashlib.sha256(await self._inner.read_file(path, plain=True)).hexdigest()
-            await self._inner.write_file(path, data, mode=mode, expected=on_disk, plain=True)
-        self._texts.written(path, _text(before) or "", text)
-
-    async def _written(self, path: str, text: str) -> bool:
+        if not exists:
+            # An editor may not create the folders of a file.
+            await self._inner.make_folder(BackendPath(posixpath.dirname(path)))
         request = self._editor.client.write_text_file(session_id=self._session_id, path=path, content=text)
         try:
             await self._editor.request(request, ANSWER_SECONDS)
         except EditorRefused as error:
-            logger.info("the editor did not write %s, so the disk is used: %s", path, error)
-            return False
-        return True
+            raise PermissionError(errno.EACCES, f"the editor did not write it ({error})", path) from error
+        self._texts.written(path, _text(before) or "", text)
+
+    async def _before(self, path: BackendPath) -> tuple[bool, bytes | None]:
+        """Whether a file exists, and what an edit replaces; None for what is not text, which no editor can have."""
+        try:
+            before = await self.read_file(path, plain=True)
+        except FileNotFoundError:
+            return False, b""
+        return True, before if _text(before) is not None else None
 
     async def _buffer(self, path: str, on_disk: bytes) -> bytes | None:
         """The text of the buffer as the file's bytes would be; None if the disk has to do."""
         known = _text(on_disk)
-        if known is None or not self._editor.reads_files or len(on_disk) > BUFFER_BYTES:
+        if known is None or not self._is_readable(path) or len(on_disk) > BUFFER_BYTES:
             return None
         request = self._editor.client.read_text_file(session_id=self._session_id, path=path)
         try:

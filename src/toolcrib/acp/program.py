@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import sys
 from typing import IO, TYPE_CHECKING
@@ -20,6 +21,7 @@ INTERRUPTED = 130
 
 async def serve_editor(stdout: IO[bytes]) -> int:
     """Answer the editor until it closes the connection or a signal arrives; returns the exit code."""
+    logging.getLogger().addHandler(SdkLogHandler())
     transport = await StdioTransport.open(sys.stdin.buffer, stdout)
     agent = EditorAgent(_own_hosts)
     connection = AgentSideConnection(agent, transport, listening=False, use_unstable_protocol=True)
@@ -44,6 +46,15 @@ async def serve_editor(stdout: IO[bytes]) -> int:
         listening.cancel()
         await asyncio.gather(listening, stopping, return_exceptions=True)
     return code
+
+
+class SdkLogHandler(logging.Handler):
+    """Sends what the SDK reports to our log: it uses the root logger, which would print on stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not record.name.startswith("toolcrib"):
+            for handler in logging.getLogger("toolcrib").handlers:
+                handler.handle(record)
 
 
 def _own_hosts() -> SessionHosts:

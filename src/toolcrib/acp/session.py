@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -25,6 +25,7 @@ from acp.schema import (
     ToolCallUpdate,
     UsageUpdate,
 )
+from msgspec import Struct
 
 from toolcrib.acp.approvals import EditorApprover
 from toolcrib.acp.commands import EditorCommands
@@ -35,7 +36,7 @@ from toolcrib.acp.prompts import prompt_message, spoken_words
 from toolcrib.acp.tool_calls import text_content
 from toolcrib.acp.updates import EventTranslator, plan_update, replay, turn_usage, usage_update
 from toolcrib.agent.agent import Agent
-from toolcrib.agent.events import AnyEvent, MessageAdded, RunResult
+from toolcrib.agent.events import AnyEvent, MessageAdded, OnEvent, RunResult
 from toolcrib.agent.host import AgentHost
 from toolcrib.agent.loop import REFUSED
 from toolcrib.core.approvals import MODES, Mode
@@ -65,17 +66,33 @@ PLAN_OPTIONS = (
 )
 
 
+RunPrompt = Callable[["EditorSession", Message, OnEvent], Awaitable[RunResult]]
+
+
+class OpenedHost(Struct, frozen=True, kw_only=True):
+    """Where an agent of an editor works, and what the editor may change about it."""
+
+    host: AgentHost
+    approver: EditorApprover | None = None
+    """Asks in the editor; None if approvals are given elsewhere."""
+    problems: tuple[str, ...] = ()
+    """What the person should know, as sentences."""
+    modes: tuple[Mode, ...] = MODES
+    """The modes that the editor may choose."""
+    chooses_models: bool = True
+    run: RunPrompt | None = None
+    """Works on a prompt instead of the agent itself."""
+
+
 class EditorSession:
     """A session that an editor has open. Closing the host with it is up to the owner."""
 
-    def __init__(
-        self, editor: Editor, agent: Agent, approver: EditorApprover | None, problems: Sequence[str] = ()
-    ) -> None:
-        """`approver` asks in this editor; None if approvals are given elsewhere. The first answer tells `problems`."""
+    def __init__(self, editor: Editor, agent: Agent, opened: OpenedHost) -> None:
         self.agent = agent
         self.host: AgentHost = agent.host
         self._editor = editor
-        self._approver = approver
+        self._opened = opened
+        approver = self._approver = opened.approver
         self.outbox = Outbox(editor, agent.session_id)
         self._texts = BufferTexts()
         is_here = self.host.settings.terminal.backend in ON_THIS_MACHINE
@@ -85,10 +102,10 @@ class EditorSession:
             lambda: self.host.todo.store(agent.session_id).read(),
             self._texts.replaced,
         )
-        self.commands = EditorCommands(agent)
+        self.commands = EditorCommands(self.host, agent.cwd, has_plugins=approver is not None)
         self._work: asyncio.Task[PromptResponse] | None = None
         self._is_cancelled = False
-        self._problems = [*problems, *agent.warnings]
+        self._problems = [*opened.problems, *agent.warnings]
         self._told_usage: UsageUpdate | None = None
         if approver is not None:
             approver.session_id = agent.session_id
@@ -135,9 +152,10 @@ class EditorSession:
 
     def use_mode(self, mode_id: str) -> None:
         """Switch the mode, also while the agent works; raises UsageError for an unknown one."""
-        mode = next((one for one in MODES if one == mode_id), None)
+        modes = self._opened.modes
+        mode = next((one for one in modes if one == mode_id), None)
         if mode is None:
-            raise UsageError(f"there is no mode {mode_id!r}; the modes are {', '.join(MODES)}")
+            raise UsageError(f"there is no mode {mode_id!r}; the modes are {', '.join(modes)}")
         self.agent.mode = mode
         self.outbox.add(CurrentModeUpdate(session_update="current_mode_update", current_mode_id=mode))
         self._report_options()
@@ -146,13 +164,14 @@ class EditorSession:
         """Set an option; returns all options as they are now. Raises UsageError."""
         if option_id == MODE:
             self.use_mode(value)
-        elif option_id == MODEL:
+        elif option_id == MODEL and self._opened.chooses_models:
             option = chosen_model(self.host.settings, value)
             # Creating a provider may import its SDK.
             await asyncio.to_thread(self.agent.use_model, option.model, option.provider)
             self._report_options()
         else:
-            raise UsageError(f"there is no option {option_id!r}; the options are {MODE} and {MODEL}")
+            known = " and ".join(one.id for one in self.options())
+            raise UsageError(f"there is no option {option_id!r}; the options are {known}")
         return self.options()
 
     async def close(self) -> None:
@@ -170,38 +189,41 @@ class EditorSession:
     def modes(self) -> SessionModeState:
         return SessionModeState(
             current_mode_id=self.agent.mode,
-            available_modes=[SessionMode(id=mode, name=mode, description=MODE_TEXTS[mode]) for mode in MODES],
+            available_modes=[
+                SessionMode(id=mode, name=mode, description=MODE_TEXTS[mode]) for mode in self._opened.modes
+            ],
         )
 
     def options(self) -> list[SessionConfigOptionSelect]:
+        mode = SessionConfigOptionSelect(
+            id=MODE,
+            name="Mode",
+            category="mode",
+            type="select",
+            current_value=self.agent.mode,
+            options=[
+                SessionConfigSelectOption(value=mode, name=mode, description=MODE_TEXTS[mode])
+                for mode in self._opened.modes
+            ],
+        )
+        return [mode, self._model_option()] if self._opened.chooses_models else [mode]
+
+    def _model_option(self) -> SessionConfigOptionSelect:
         agent = self.agent
         current = f"{agent.provider.name}/{agent.model}" if agent.model else agent.provider.name
         choices = [(one.name, one.about) for one in model_choices(self.host.settings)]
         if current not in dict(choices):
             choices.insert(0, (current, ""))
-        return [
-            SessionConfigOptionSelect(
-                id=MODE,
-                name="Mode",
-                category="mode",
-                type="select",
-                current_value=agent.mode,
-                options=[
-                    SessionConfigSelectOption(value=mode, name=mode, description=MODE_TEXTS[mode]) for mode in MODES
-                ],
-            ),
-            SessionConfigOptionSelect(
-                id=MODEL,
-                name="Model",
-                category="model",
-                type="select",
-                current_value=current,
-                options=[
-                    SessionConfigSelectOption(value=name, name=name, description=about or None)
-                    for name, about in choices
-                ],
-            ),
-        ]
+        return SessionConfigOptionSelect(
+            id=MODEL,
+            name="Model",
+            category="model",
+            type="select",
+            current_value=current,
+            options=[
+                SessionConfigSelectOption(value=name, name=name, description=about or None) for name, about in choices
+            ],
+        )
 
     def announce(self) -> None:
         """Offer the commands once the answer to the request is on the way: editors drop what comes before it."""
@@ -278,6 +300,8 @@ class EditorSession:
         return "end_turn"
 
     async def _run(self, message: Message) -> RunResult:
+        if self._opened.run is not None:
+            return await self._opened.run(self, message, self._on_event)
         return await self.agent.run(message, on_event=self._on_event)
 
     def _on_event(self, event: AnyEvent) -> None:
@@ -312,7 +336,7 @@ class EditorSession:
     # Used by the environments, on their loop
 
     def files(self, inner: EnvironmentFiles) -> EnvironmentFiles:
-        return EditorFiles(inner, self._editor, self.agent.session_id, self._texts)
+        return EditorFiles(inner, self._editor, self.agent.session_id, self.agent.cwd, self._texts)
 
     def runner(self, environment: Environment, call: TerminalCall) -> Environment:
         def created(terminal_id: str) -> None:

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from acp.schema import ListSessionsResponse, SessionInfo
-from msgspec import Struct
 from msgspec.structs import replace
 
 from toolcrib.acp.approvals import EditorApprover, EditorAsker
 from toolcrib.acp.editor import Editor
 from toolcrib.acp.servers import with_editor_servers
-from toolcrib.acp.session import EditorSession
+from toolcrib.acp.session import EditorSession, OpenedHost
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.host import AgentHost
 from toolcrib.api import adopt_runtime
@@ -27,16 +26,6 @@ from toolcrib.sessions.store import SessionStore
 PLATFORM = "acp"
 """The source of the sessions that editors open."""
 LISTED = 50
-
-
-class OpenedHost(Struct, frozen=True, kw_only=True):
-    """Where an agent of an editor works."""
-
-    host: AgentHost
-    approver: EditorApprover | None
-    """Asks in the editor; None if approvals are given elsewhere."""
-    problems: tuple[str, ...] = ()
-    """What the person should know, as sentences."""
 
 
 class SessionHosts(Protocol):
@@ -55,6 +44,12 @@ class SessionHosts(Protocol):
         """Whether the editor may see a stored session."""
         ...
 
+    @property
+    def owner(self) -> str:
+        """Whose sessions these are; empty for the owner of the home."""
+        ...
+
+    @property
     def toolsets(self) -> list[str] | None:
         """The toolsets of the agents; None means those of the config."""
         ...
@@ -66,6 +61,9 @@ class SessionHosts(Protocol):
 
 class OwnHosts:
     """One host for each session: its folder is its workspace, and its MCP servers are its own."""
+
+    owner = ""
+    toolsets: list[str] | None = None
 
     def __init__(self) -> None:
         self.settings = load_settings()
@@ -100,10 +98,7 @@ class OwnHosts:
             await host.close()
 
     def may_open(self, session: Session) -> bool:
-        return True
-
-    def toolsets(self) -> list[str] | None:
-        return None
+        return session.owner == self.owner
 
     async def end(self) -> None:
         if self._first is not None:
@@ -118,6 +113,9 @@ class EditorSessions:
         self._editor = editor
         self._hosts = hosts
         self._open: dict[str, EditorSession] = {}
+        self._changing = asyncio.Lock()
+        """Held while sessions are opened and closed: an editor may load one twice at once."""
+        self._is_ended = False
 
     def find(self, session_id: str) -> EditorSession:
         """An open session; raises UnknownSession."""
@@ -133,30 +131,38 @@ class EditorSessions:
         return found
 
     async def new(self, cwd: str, servers: Sequence[Any]) -> EditorSession:
-        return await self._opened(cwd, servers, None)
+        async with self._changing:
+            return await self._opened(cwd, servers, None)
 
     async def reopen(self, session_id: str, cwd: str, servers: Sequence[Any]) -> EditorSession:
         """A stored session; one that is open here is closed first."""
-        stored = self.stored(session_id)
-        if session_id in self._open:
-            await self.close(session_id)
-        return await self._opened(cwd, servers, stored)
+        async with self._changing:
+            stored = self.stored(session_id)
+            await self._close(session_id)
+            return await self._opened(cwd, servers, stored)
 
     async def fork(self, session_id: str, cwd: str, servers: Sequence[Any]) -> EditorSession:
         """A new session that continues from a copy of another one."""
-        stored = self.stored(session_id)
-        return await self._opened(cwd, servers, await asyncio.to_thread(self._hosts.store.branch, stored.id))
+        async with self._changing:
+            stored = self.stored(session_id)
+            copy = await asyncio.to_thread(self._hosts.store.branch, stored.id)
+            return await self._opened(cwd, servers, copy)
 
     async def close(self, session_id: str) -> None:
-        session = self.find(session_id)
-        del self._open[session_id]
-        await session.close()
-        await self._hosts.close(session.host)
+        async with self._changing:
+            self.find(session_id)
+            await self._close(session_id)
+
+    async def _close(self, session_id: str) -> None:
+        session = self._open.pop(session_id, None)
+        if session is not None:
+            await session.close()
+            await self._hosts.close(session.host)
 
     def list(self, cwd: str | None, cursor: str | None) -> ListSessionsResponse:
         """The sessions with messages, newest first."""
         at = int(cursor) if cursor and cursor.isdecimal() else 0
-        found = self._hosts.store.list(limit=LISTED, offset=at, cwd=cwd)
+        found = self._hosts.store.list(limit=LISTED, offset=at, cwd=cwd, owner=self._hosts.owner)
         infos = [
             SessionInfo(
                 session_id=one.id,
@@ -171,11 +177,15 @@ class EditorSessions:
 
     async def end(self) -> None:
         """Close everything, because the editor is gone. What the agents did is in the store."""
-        for session_id in list(self._open):
-            await self.close(session_id)
-        await self._hosts.end()
+        async with self._changing:
+            self._is_ended = True
+            for session_id in list(self._open):
+                await self._close(session_id)
+            await self._hosts.end()
 
     async def _opened(self, cwd: str, servers: Sequence[Any], stored: Session | None) -> EditorSession:
+        if self._is_ended:
+            raise UsageError("the connection has ended")
         folder = _existing_folder(cwd)
         opened = await asyncio.to_thread(self._hosts.open, self._editor, folder, servers)
         try:
@@ -183,14 +193,15 @@ class EditorSessions:
         except BaseException:
             await self._hosts.close(opened.host)
             raise
-        session = EditorSession(self._editor, agent, opened.approver, opened.problems)
+        session = EditorSession(self._editor, agent, opened)
         if opened.approver is not None:
             session.use_editor()
         self._open[agent.session_id] = session
         return session
 
     def _agent(self, host: AgentHost, folder: str, stored: Session | None) -> Agent:
-        options: dict[str, Any] = {"host": host, "cwd": folder, "toolsets": self._hosts.toolsets()}
+        hosts = self._hosts
+        options: dict[str, Any] = {"host": host, "cwd": folder, "toolsets": hosts.toolsets, "owner": hosts.owner}
         if stored is None:
             return Agent(**options)
         try:

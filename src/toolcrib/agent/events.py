@@ -75,7 +75,8 @@ class ReasoningStreamed(AgentEvent, frozen=True, kw_only=True):
 
 
 class Notified(AgentEvent, frozen=True, kw_only=True):
-    """A notice: a retry, a fallback, a tool that was left out, a warning to the model.
+    """A notice: a retry, a fallback, a tool that was left out, a deletion that undo has not recorded, a warning to the
+    model.
 
     With the kind `restart`, the partial answer is discarded and the answer starts over.
     """

@@ -162,7 +162,7 @@ def build_prompt(settings: Settings, profile: ModelProfile, sources: PromptSourc
         return sendable(f"{SMALL_IDENTITY}\nToday is {today:%A}, {today.isoformat()}.")
     sections = [
         limited(read_text(sources.home.soul_file), MAX_SOUL_CHARS) or IDENTITY,
-        _surroundings(sources),
+        _working_conditions(sources),
         sources.memory,
         project_section(sources.cwd, sources.home) if settings.agent.project_files else "",
         skills_index(settings, sources.cwd, sources.plugins) if "skill_view" in sources.tool_names else "",
@@ -170,7 +170,7 @@ def build_prompt(settings: Settings, profile: ModelProfile, sources: PromptSourc
     return sendable("\n\n".join(section for section in sections if section))
 
 
-def _surroundings(sources: PromptSources) -> str:
+def _working_conditions(sources: PromptSources) -> str:
     today = sources.today or date.today()
     return (
         f"Today is {today:%A}, {today.isoformat()}. "

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from toolcrib.agent.events import AnyEvent, CallFinished, CallOutput, CallProgressed, CallStarted
+from toolcrib.agent.events import AnyEvent, CallFinished, CallOutput, CallProgressed, CallStarted, Notified
 from toolcrib.config.agent_settings import GuardrailSettings
 from toolcrib.core.context import ToolContext, current_context
 from toolcrib.core.messages import Message, RequestedCall, Text, tool_message
@@ -144,6 +144,8 @@ class CallBatch:
                 edited=result.edited,
             )
         )
+        for notice in result.notices:
+            self._log.emit(Notified(kind="undo", message=notice, tool=result.name))
         self._flush()
 
     def _flush(self) -> None:

@@ -13,7 +13,7 @@ from toolcrib.core.git_metadata import (
     SETTINGS_FILES,
     STRUCTURE,
     GitSetting,
-    starts_programs,
+    harmful_settings,
 )
 
 MAX_CONFIG_BYTES = 1_000_000
@@ -111,7 +111,7 @@ def _settings(path: str) -> frozenset[GitSetting] | None:
     """The settings in a file that start programs; None if it cannot be read with certainty."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123 - text only
-            return starts_programs(file.read(MAX_CONFIG_BYTES))
+            return harmful_settings(file.read(MAX_CONFIG_BYTES))
     except OSError:
         return frozenset()
 

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 DEFAULT_SESSION = "default"
 MAX_SESSIONS = 1_000
-MAX_WEIGHT = 8_000_000
-"""About how many bytes of results one session keeps; the oldest are dropped, and then fewer values are vouched for."""
+MAX_WEIGHT = 4_000_000
+"""About how many bytes of results one session keeps, about as many as the longest contexts of models hold; the oldest
+are dropped, and then fewer values are vouched for."""
 MAX_TOTAL_WEIGHT = 64_000_000
 """The same for all sessions of a runtime; the oldest sessions are dropped."""
 OVERHEAD = 1_000

@@ -61,9 +61,10 @@ FOCUSED_ELEMENT = "() => { let e = document.activeElement; while (e && e.shadowR
 FOCUSED_ELEMENT += "e = e.shadowRoot.activeElement; return e || document.body; }"
 
 # Returns JSON, when the tree of the page has not changed for a moment; a second at most. As text, because playwright
-# takes long to transfer objects.
+# takes long to transfer objects. A page without scripts hardly changes by itself, so the shorter moment is enough.
 REST = """
-(wait) => new Promise(done => {
+([short, long]) => new Promise(done => {
+  const wait = document.scripts.length || window.length ? long : short;
   let count = 0, seen = 0, rounds = 0;
   const watch = new MutationObserver(() => { count++; });
   watch.observe(document, {subtree: true, childList: true, attributes: true, characterData: true});

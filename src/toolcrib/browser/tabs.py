@@ -12,7 +12,7 @@ import itertools
 import re
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -34,11 +34,15 @@ from toolcrib.core.types import JsonObject
 T = TypeVar("T")
 
 KEPT_MESSAGES = 200
+KEPT_NOTES = 200
+KEPT_REQUESTS = 200
+"""So many requests that ended may pile up before they are released."""
 MAX_MESSAGE_CHARS = 500
 MAX_HELD_DOWNLOADS = 10
 FLOOD_DIALOGS = 30
 """So many dialogs in a row are a flood; then they are dismissed until the next navigation."""
 _HOST = re.compile(r"[a-z]+://(?:[^/?#]*@)?(\[[^\]]*\]|[^/?#:]*).*", re.DOTALL)
+_ICON = "/favicon.ico"
 AWAITED_TYPES = frozenset({"document", "xhr", "fetch", "script", "stylesheet"})
 """Requests that a page waits for, as far as anyone can tell."""
 
@@ -61,7 +65,8 @@ class HeldDialog(msgspec.Struct, kw_only=True):
             "type": self.dialog.type,
             "message": self.dialog.message[:MAX_MESSAGE_CHARS],
         }
-        return {**shown, "default_value": self.dialog.default_value} if self.dialog.type == "prompt" else shown
+        default = self.dialog.default_value[:MAX_MESSAGE_CHARS]
+        return {**shown, "default_value": default} if self.dialog.type == "prompt" else shown
 
 
 class LogEntry(msgspec.Struct, frozen=True):
@@ -69,6 +74,29 @@ class LogEntry(msgspec.Struct, frozen=True):
 
     kind: str
     text: str
+
+
+class ReleasedObject:
+    """Takes the place of an object of playwright that nobody needs any more, until the driver drops it, too.
+
+    playwright keeps every request of a page with its response, about 15 KB, until the page is closed or there are
+    10,000; it has no way to give them back. A message of the driver about an object that is unknown would be an error.
+    """
+
+    __slots__ = ("_names", "_places")
+
+    def __init__(self, names: Sequence[str], *places: dict[str, Any]) -> None:
+        """`names` are its own and those of what belongs to it: the driver drops these without a word."""
+        self._names = names
+        self._places = places
+        for place in places:
+            place[names[0]] = self
+
+    def _dispose(self, _reason: str | None) -> None:
+        """The driver dropped it, or the page is closed."""
+        for place in self._places:
+            for name in self._names:
+                place.pop(name, None)
 
 
 class Tab:
@@ -84,9 +112,11 @@ class Tab:
         """An act that a dialog interrupted; it goes on when the dialog is answered."""
         self.hosts: set[str] = set()
         """The hosts that its pages asked for since the last act."""
-        self.has_asked = False
-        """Whether it sent a request since then that it waits for."""
+        self.asked: set[str] = set()
+        """The kinds of requests since then that it waits for."""
         self._awaited: set[Request] = set()
+        self._ended: list[Request] = []
+        self._released: dict[str, ReleasedObject] = {}
         self._changed = asyncio.Event()
 
     @property
@@ -99,22 +129,48 @@ class Tab:
     def request_started(self, request: Request) -> None:
         self.hosts.add(host_of(request.url))
         if request.resource_type in AWAITED_TYPES:
-            self.has_asked = True
+            self.asked.add(request.resource_type)
             self._awaited.add(request)
 
     def request_ended(self, request: Request) -> None:
         self._awaited.discard(request)
         self._changed.set()
+        self._ended.append(request)
+        if len(self._ended) > KEPT_REQUESTS:
+            # The newest may still be the beginning of a redirect.
+            self._release(KEPT_REQUESTS // 2)
 
     def forget_requests(self) -> None:
         """Some never end, or end unnoticed in a page that is gone."""
         self._awaited.clear()
 
+    def _release(self, count: int) -> None:
+        """Free the oldest requests that ended, with their responses."""
+        for request in self._ended[:count]:
+            kept: Any = request._impl_obj
+            objects = kept._connection._objects
+            names = [kept._guid, *kept._objects]
+            # Otherwise its page is closed.
+            if kept._guid in objects:
+                kept._dispose("gc")
+                ReleasedObject(names, objects, self._released)
+                for name in names[1:]:
+                    ReleasedObject([name], objects, self._released)
+        del self._ended[:count]
+
+    def closed(self) -> None:
+        """The page is gone; the driver says nothing about its requests any more."""
+        for one in list(self._released.values()):
+            one._dispose(None)
+        self._ended.clear()
+        self._awaited.clear()
+
     def begin(self) -> None:
         """An act begins; what happened before it does not count."""
         self.forget_requests()
+        self._release(len(self._ended))
         self.hosts.clear()
-        self.has_asked = False
+        self.asked.clear()
 
     @property
     def is_loading(self) -> bool:
@@ -154,6 +210,7 @@ class TabSet:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.is_closed = False
         self._added = asyncio.Event()
+        self._downloading = asyncio.Event()
         for page in context.pages:
             self._add(page)
         self._listen()
@@ -178,7 +235,9 @@ class TabSet:
     # Notes for the next report
 
     def note(self, **what: Any) -> None:
-        self._notes.append(what)
+        # A page may do anything any number of times before somebody looks.
+        if len(self._notes) < KEPT_NOTES and what not in self._notes[-1:]:
+            self._notes.append(what)
 
     def take_notes(self) -> list[JsonObject]:
         taken, self._notes = self._notes, []
@@ -253,10 +312,19 @@ class TabSet:
                     self._added.clear()
                     await self._added.wait()
 
+    async def download_begins(self, seconds: float) -> None:
+        """Wait until a download is known; not longer than some seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not self.downloads:
+                    self._downloading.clear()
+                    await self._downloading.wait()
+
     def _remove(self, tab: Tab) -> None:
         if tab not in self.tabs:
             return
         self.tabs.remove(tab)
+        tab.closed()
         for held in [one for one in self.dialogs.values() if one.tab is tab]:
             self._release(held)
         if self.current is tab:
@@ -334,6 +402,7 @@ class TabSet:
             self.spawn(download.cancel())
             return
         self.downloads.append(download)
+        self._downloading.set()
 
     def _on_chooser(self, chooser: FileChooser) -> None:
         tab = self.of(chooser.page)
@@ -341,9 +410,16 @@ class TabSet:
             tab.chooser = chooser
 
     def _on_console(self, message: ConsoleMessage) -> None:
+        for handle in message.args:
+            # The driver would keep them, and the values that they stand for.
+            self.spawn(handle.dispose())
         tab = self.of(message.page)
-        if tab is not None:
-            self._log(tab, message.type, message.text)
+        text, where = message.text, str(message.location.get("url", ""))
+        if text.startswith("Failed to load resource"):
+            text = f"{text} {where[:200]}"
+        # Browsers ask every site for an icon by themselves.
+        if tab is not None and not text.endswith(_ICON):
+            self._log(tab, message.type, text)
 
     def _on_error(self, error: WebError) -> None:
         tab = self.of(error.page)

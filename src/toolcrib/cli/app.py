@@ -23,8 +23,8 @@ INTERRUPTED = 130
 FAILED = 1
 
 # Every command and group at the top level: its module under `cli/commands`, what to import from it, and its one line of
-# help. A group declares its own commands.
-COMMANDS: dict[str, tuple[str, str]] = {
+# help; also the extra that installs what the module imports, if it needs one. A group declares its own commands.
+COMMANDS: dict[str, tuple[str, str] | tuple[str, str, str]] = {
     "chat": ("chat:chat", "Chat with the agent, or ask it one question."),
     "tools": ("tools:group", "List, explain, run, check and write tools."),
     "toolsets": ("toolsets:group", "List toolsets and the tools in them."),
@@ -38,7 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "skills": ("skills:group", "List, read and check skills."),
     "cron": ("cron:group", "Schedule jobs for the agent."),
     "mcp": ("mcp:group", "Connect MCP servers, and serve toolcrib's tools over MCP."),
-    "serve": ("serve:serve", "Serve the agent over HTTP."),
+    "serve": ("serve:serve", "Serve the agent over HTTP, with a web page.", "serve"),
     "acp": ("acp:acp", "Run the agent inside an editor."),
     "setup": ("setup:setup", "Set up the model, keys, tools and approvals, step by step."),
     "doctor": ("doctor:doctor", "Check the whole installation and show what to fix first."),
@@ -60,8 +60,8 @@ def make_root() -> CommandGroup:
         "  toolcrib doctor                         check the installation"
     )
     root = CommandGroup(PROGRAM, text)
-    for name, (target, summary) in COMMANDS.items():
-        root.lazy(name, target, summary)
+    for name, row in COMMANDS.items():
+        root.lazy(name, *row)
     root.context_settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
     return click.version_option(__version__, "-V", "--version", prog_name=PROGRAM, message="%(prog)s %(version)s")(root)
 

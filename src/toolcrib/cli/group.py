@@ -51,7 +51,7 @@ class CommandGroup(click.Group):
         self._lazy: dict[str, LazyCommand] = {}
         super().__init__(**{"name": name, "help": help_text, "no_args_is_help": True, **options})
 
-    def lazy(self, name: str, target: str, summary: str, *, extra: str = "") -> None:
+    def lazy(self, name: str, target: str, summary: str, extra: str = "") -> None:
         """Add a command whose module is imported when the command runs; `extra` installs what that needs."""
         self._lazy[name] = LazyCommand(target, summary, extra)
 

@@ -35,7 +35,7 @@ def call_lines(call: CallRecord) -> Iterator[str]:
         yield f"  {text}"
 
 
-def outcome_lines(done: UndoResult, *, dry_run: bool = False) -> Iterator[str]:
+def outcome_lines(done: UndoResult, *, dry_run: bool = False, redo: bool = False) -> Iterator[str]:
     """What an undo or a redo did, or would do; of many files that it restored, the first ones."""
     for call in done.calls:
         yield f"{call.call_id}  {call.tool}: {_short(call.summary)}"
@@ -48,7 +48,7 @@ def outcome_lines(done: UndoResult, *, dry_run: bool = False) -> Iterator[str]:
     changed = len(restored)
     verb = "would be" if dry_run else "were" if changed != 1 else "was"
     left = f", {len(done.refused)} skipped" if done.refused else ""
-    yield f"{plural(changed, 'file')} {verb} restored{left}."
+    yield f"{plural(changed, 'file')} {verb} {'changed again as before the undo' if redo else 'restored'}{left}."
 
 
 def _outcome_line(file: UndoneFile, dry_run: bool) -> str:

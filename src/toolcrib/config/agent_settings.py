@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
+from toolcrib.config.media_settings import VisionModelSettings
 from toolcrib.config.section import (
     NonNegativeFloat,
     NonNegativeInt,
@@ -15,7 +16,6 @@ from toolcrib.config.section import (
     Section,
     shorthand,
 )
-from toolcrib.config.vision_settings import VisionModelSettings
 from toolcrib.core.approvals import DEFAULT_MODE, Mode
 
 

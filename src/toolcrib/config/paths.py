@@ -107,6 +107,16 @@ class Home(Struct, frozen=True, eq=False):
         return self.root / "serve"
 
     @property
+    def serve_token_file(self) -> Path:
+        """The token of the home's owner."""
+        return self.serve_dir / "token"
+
+    @property
+    def serve_address_file(self) -> Path:
+        """The URL of the server that works in this home, while it does."""
+        return self.serve_dir / "address"
+
+    @property
     def processes_dir(self) -> Path:
         return self.root / "processes"
 

@@ -1,9 +1,9 @@
-"""The settings of `toolcrib serve`.
+"""The settings of `toolcrib serve` and `toolcrib acp`.
 
 Annotations are real objects here, as in `settings.py`.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
@@ -27,6 +27,19 @@ class ServeLimits(Section, frozen=True, kw_only=True):
     """No new runs start once those of the last 24 hours have cost this much; 0 means no limit."""
 
 
+class WebhookSettings(Section, frozen=True, kw_only=True):
+    """A service that may start runs, at `/hooks/NAME`."""
+
+    secret_env: str = ""
+    """The variable that holds its secret, at least 32 characters; it signs every delivery."""
+    scheme: Literal["standard", "github"] = "standard"
+    """How it signs: as the Standard Webhooks specification says, or as GitHub does."""
+    prompt: str = ""
+    """What the agent does with what was sent, which it gets as data."""
+    toolsets: list[str] = field(default_factory=list)
+    """The toolsets of its runs; none without it."""
+
+
 class ServeSettings(Section, frozen=True, kw_only=True):
     """How `toolcrib serve` works."""
 
@@ -44,7 +57,28 @@ class ServeSettings(Section, frozen=True, kw_only=True):
     """The file with the key of the certificate."""
     proxy_names: list[str] = field(default_factory=list)
     """The host names of a trusted proxy in front of the server, which provides TLS."""
+    jobs: bool = True
+    """Whether the server runs scheduled jobs, as `toolcrib cron serve` does."""
+    mcp: bool = False
+    """Whether the server offers its tools over MCP, too, at `/mcp`."""
     keep_days: PositiveInt = 30
     """How many days ended runs, their events and stored answers are kept; sessions stay."""
+    webhooks: dict[str, WebhookSettings] = field(default_factory=dict)
+    """Services that may start runs, by the name that you give them."""
     limits: ServeLimits = field(default_factory=ServeLimits)
     """How much the server does at once."""
+
+
+class AcpSettings(Section, frozen=True, kw_only=True):
+    """How `toolcrib acp` works inside an editor."""
+
+    files: Literal["editor", "own"] = "editor"
+    """`editor`: read and edit text files through the editor if it offers that, so that unsaved changes count; `own`:
+    always use the files on disk."""
+    terminal: Literal["editor", "own"] = "own"
+    """`editor`: run commands in the editor's terminals if it offers them, with the editor's environment and without a
+    lasting shell session; `own`: run them where `terminal.backend` says, and show the output in the editor."""
+    mcp_trust: Literal["ask", "read_only", "all"] = "read_only"
+    """How far to trust MCP servers that the editor passes, as in `mcp_servers.NAME.trust`."""
+    approval_timeout: PositiveFloat = 3600
+    """How many seconds a call waits for your approval in the editor; then it is denied."""

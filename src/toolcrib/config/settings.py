@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from toolcrib.config.acp_settings import AcpSettings
 from toolcrib.config.agent_settings import (
     AgentSettings,
     AuxiliarySettings,
@@ -25,7 +24,7 @@ from toolcrib.config.approval_entries import grant_text, rule_text
 from toolcrib.config.browser_settings import BrowserSettings
 from toolcrib.config.hook_settings import ShellHookSettings
 from toolcrib.config.mcp_settings import McpServerSettings, McpSettings
-from toolcrib.config.media_settings import ImageGenSettings, SttSettings, TtsSettings, VideoGenSettings
+from toolcrib.config.media_settings import ImageGenSettings, SttSettings, TtsSettings, VideoGenSettings, VisionSettings
 from toolcrib.config.paths import Home, find_home
 from toolcrib.config.section import (
     NOT_IN_FILE,
@@ -37,9 +36,8 @@ from toolcrib.config.section import (
     item_text,
     shorthand,
 )
-from toolcrib.config.serve_settings import ServeSettings
+from toolcrib.config.serve_settings import AcpSettings, ServeSettings
 from toolcrib.config.terminal_settings import TerminalSettings
-from toolcrib.config.vision_settings import VisionSettings
 from toolcrib.config.web_settings import WebSettings, WebsiteList
 
 LogLevel = Literal["debug", "info", "warning", "error"]

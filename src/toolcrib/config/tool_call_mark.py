@@ -9,9 +9,13 @@ that case the ancestors are looked at as well. See decision 31.
 from __future__ import annotations
 
 import os
+import resource
+import sys
 
 from toolcrib.core.errors import RefusedInToolCall
 
+LOCKS = 10
+"""RLIMIT_LOCKS, which Python does not name."""
 LIMIT = "Max file locks"
 UNLIMITED = "unlimited"
 MAX_ANCESTORS = 64
@@ -21,6 +25,9 @@ PARENT_FIELD = 1
 
 def is_in_tool_call() -> bool:
     """Whether a command of a tool call started this process, directly or not. Takes less than a millisecond."""
+    # From the kernel, because /proc can be covered by something else.
+    if sys.platform == "linux" and resource.getrlimit(LOCKS)[1] != resource.RLIM_INFINITY:
+        return True
     process = str(os.getpid())
     for _ in range(MAX_ANCESTORS):
         if _is_marked(process):

@@ -134,6 +134,8 @@ class TypingTarget(Struct, frozen=True, kw_only=True):
     """The command lines of the programs that may read the text now, as far as that is visible from outside."""
     typed: str = ""
     """The latest of what was typed so far."""
+    forgot_typed: bool = False
+    """Whether more was typed before that, which may have changed what names and folders mean."""
     has_terminal: bool = False
     cwd: str = ""
 

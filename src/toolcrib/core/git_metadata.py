@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -31,8 +31,15 @@ _STARTS_PROGRAM = re.compile(
     r"|remote\..*\.(?:uploadpack|receivepack|vcs|proxy|url|pushurl)|url\..*\.(?:insteadof|pushinsteadof)"
     r"|uploadpack\.packobjectshook|submodule\..*\.(?:update|url)|sendemail\..*|trailer\..*\.(?:command|cmd)"
     r"|(?:man|browser|guitool)\..*\.(?:cmd|path)|web\.browser|instaweb\..*|init\.templatedir|hook\..*|protocol\..*"
-    r"|tar\..*\.command"
+    r"|tar\..*\.command|lfs\..*\.(?:path|clean|smudge)|lfs\.standalonetransferagent|imap\.tunnel|svn\..*authors-?prog"
 )
+_PLAIN_ALIAS = re.compile(r"[a-z][\w-]*(?: [-\w=%:./,^~@{}+]+)*")
+_RUNS_IN_ALIAS = re.compile(
+    r"(?:^| )(?:-c|-x|-o|--?exec\w*|--ext[\w-]*|--(?:upload|receive)-pack|--open[\w-]*|--config[\w-]*"
+    r"|--template|foreach|run"
+    r"|difftool|mergetool|filter-branch|send-email|instaweb|shell|daemon|bisect|submodule|archive|help|svn|p4|hook)\b"
+)
+"""An alias runs something without a `!`, too: `-c core.pager=…`, `rebase --exec …`, `difftool -x …`."""
 _HARMLESS_VALUES = frozenset({"", "true", "false", "yes", "no", "on", "off", "0", "1", "2"})
 _REMOTE = re.compile(r"(?:remote|url|submodule)\..*")
 _HEADER = re.compile(r'\[\s*([-.\w]+)(?:\s+"((?:[^"\\\n]|\\.)*)")?\s*\]')
@@ -58,7 +65,9 @@ class GitSetting(msgspec.Struct, frozen=True):
         if not _STARTS_PROGRAM.fullmatch(self.name):
             return False
         value = self.value.strip().lower()
-        if self.section.lower() == "alias" or self.name.endswith(".update"):
+        if self.section.lower() == "alias":
+            return not _PLAIN_ALIAS.fullmatch(value) or bool(_RUNS_IN_ALIAS.search(value))
+        if self.name.endswith(".update"):
             return value.startswith("!")
         if _REMOTE.fullmatch(self.name) and self.key.lower() in ("url", "pushurl", "insteadof", "pushinsteadof"):
             return "::" in f"{value} {self.subsection}" or value.startswith("-")
@@ -72,18 +81,24 @@ def git_setting(name: str, value: str) -> GitSetting:
     return GitSetting(section, subsection, key, value)
 
 
-def starts_programs(text: str) -> frozenset[GitSetting] | None:
-    """The settings of a config file that make git run something; None if the file cannot be read with certainty."""
+def starts_nothing(setting: GitSetting) -> bool:
+    return not setting.starts_program
+
+
+def harmful_settings(
+    text: str, is_harmless: Callable[[GitSetting], bool] = starts_nothing
+) -> frozenset[GitSetting] | None:
+    """The other settings of a config file; None if the file cannot be read with certainty."""
     try:
-        return frozenset(setting for setting in read_settings(text) if setting.starts_program)
+        return frozenset(setting for setting in read_settings(text) if not is_harmless(setting))
     except ValueError:
         return None
 
 
-def harmless_settings(text: str) -> str:
-    """A config file with the settings that start nothing; empty if the file cannot be read with certainty."""
+def harmless_settings(text: str, is_harmless: Callable[[GitSetting], bool] = starts_nothing) -> str:
+    """A config file with only the harmless settings; empty if the file cannot be read with certainty."""
     try:
-        kept = [setting for setting in read_settings(text) if not setting.starts_program]
+        kept = [setting for setting in read_settings(text) if is_harmless(setting)]
     except ValueError:
         return ""
     lines = []
@@ -96,6 +111,7 @@ def harmless_settings(text: str) -> str:
 def read_settings(text: str) -> Iterator[GitSetting]:
     """The entries of a config file; raises ValueError for what git's own grammar does not allow."""
     section, subsection = "", ""
+    text = text.replace("\r\n", "\n")
     at = 1 if text.startswith("\ufeff") else 0
     while at < len(text):
         if text[at] in " \t\r\n":
@@ -124,7 +140,7 @@ def _value(text: str, at: int) -> tuple[str, int]:
     if text[at] != "=":
         raise ValueError("a line is malformed")
     at, value, quoted = at + 1, "", False
-    while at < len(text) and (text[at] != "\n" or quoted):
+    while at < len(text) and text[at] != "\n":
         character = text[at]
         if character == "\\":
             following = text[at + 1 : at + 2]

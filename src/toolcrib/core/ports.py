@@ -97,8 +97,8 @@ class FileSnapshots(Protocol):
         """Snapshot what the call may change; the snapshot survives a crash of the process."""
         ...
 
-    async def after(self, ctx: ToolContext, /) -> None:
-        """Record the state after the call. `ctx` is the same object that `before` got."""
+    async def after(self, ctx: ToolContext, /) -> tuple[str, ...]:
+        """Record the state after the call; gives notices for the person. `ctx` is the same object that `before` got."""
         ...
 
 

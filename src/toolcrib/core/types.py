@@ -173,6 +173,8 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     """Where the content comes from; empty for an error of toolcrib itself."""
     edited: str = ""
     """The command that ran, if the person changed it first."""
+    notices: tuple[str, ...] = ()
+    """What the person should know about the call, such as deletions that undo has not recorded."""
     finding: ValueFinding | None = None
     """For a call denied as `untrusted_value`: the value, its argument, and where the value first appeared."""
 

@@ -462,7 +462,8 @@ class Pipeline:
         entry, ctx, hooks = call.entry, call.ctx, self.hooks
         if call.snapshots is not None:
             with _logged(SNAPSHOT_FAILED, entry.name):
-                await call.executor.wait(call.snapshots.after(ctx))
+                notices = await call.executor.wait(call.snapshots.after(ctx))
+                result = replace(result, notices=notices) if notices else result
         if not hooks.is_empty and (hooks.has("post_tool_call") or hooks.has("transform_tool_result")):
             content = await fire_post_hooks(hooks, entry, call.args, result, ctx, call.trace, call.executor)
             if content is not result.content:

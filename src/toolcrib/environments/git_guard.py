@@ -8,8 +8,10 @@ refs and harmless settings, but none that start a program. Objects, refs and the
 from __future__ import annotations
 
 import errno
+import functools
 import itertools
 import os
+import re
 import stat
 import threading
 import time
@@ -20,19 +22,35 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from toolcrib.core.git_metadata import HOOKS, SAMPLE, SETTINGS_FILES, STRUCTURE, harmless_settings, starts_programs
+from toolcrib.core.git_metadata import (
+    HOOKS,
+    SAMPLE,
+    SETTINGS_FILES,
+    STRUCTURE,
+    GitSetting,
+    harmful_settings,
+    harmless_settings,
+    starts_nothing,
+)
 
 MOST_FOLDERS = 20_000
-"""Looked at in one workspace, the outer ones first."""
+"""Looked at when a workspace is first used, the outer ones first; what was there beyond them is never looked at."""
+MOST_NEW_FOLDERS = 200_000
+"""Looked at later, in addition. A program could make more than any number, so it is told to the person."""
 SETTLED_NS = 50_000_000
 """A folder that changed this recently may have changed again without a new time."""
-INSIDE_REPOSITORY = ("modules", "worktrees")
-"""The folders of a repository that contain others."""
+OBJECT_FOLDER = re.compile(r"[0-9a-f]{2}")
 WORKTREES = "worktrees"
 GIT = ".git"
 COMMON = "commondir"
+LINKED = frozenset({"HEAD", COMMON})
+"""The names that make a folder a repository whose objects and settings are elsewhere."""
 ATTRIBUTES = "info/attributes"
+TODO = "rebase-merge/git-rebase-todo"
+EXEC_LINE = re.compile(rb"[ \t]*(?:exec|x)[ \t].*", re.IGNORECASE)
+"""What an unfinished rebase runs when it goes on."""
 LARGEST = 4_000_000
+MOST_INCLUDED = 20
 USABLE = 0o700
 POINTER = b"gitdir:"
 OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
@@ -52,13 +70,18 @@ class RepositoryFinder:
     def __init__(self, workspace: Path) -> None:
         self._workspace = str(workspace)
         self._folders: dict[str, _Folder] = {}
+        self._beyond: frozenset[str] | None = None
+        """The folders behind the limit when the workspace was first used; None before that."""
+        self.unseen = 0
+        """How many new folders were not looked at the last time."""
 
     def find(self) -> list[Path]:
         """Every `.git`, whatever it is, and every folder that git would take for a repository."""
         before, self._folders = self._folders, {}
         found: dict[str, None] = {}
         waiting = deque([self._workspace])
-        for _ in range(MOST_FOLDERS):
+        beyond = self._beyond or frozenset()
+        for _ in range(MOST_FOLDERS + (MOST_NEW_FOLDERS if self._beyond is not None else 0)):
             if not waiting:
                 break
             path = waiting.popleft()
@@ -67,12 +90,19 @@ class RepositoryFinder:
                 folder = before.get(path)
                 if folder is None or folder.changed_ns != changed:
                     folder = _listed(path, changed)
+            except PermissionError:
+                _make_usable(Path(path))
+                continue
             except OSError:
                 continue
             if changed < time.time_ns() - SETTLED_NS:
                 self._folders[path] = folder
             found.update(dict.fromkeys(folder.repositories))
-            waiting += folder.subfolders
+            waiting += [each for each in folder.subfolders if each not in beyond]
+        if self._beyond is None:
+            self._beyond = frozenset(waiting)
+            waiting.clear()
+        self.unseen = len(waiting)
         return [Path(path) for path in found]
 
 
@@ -82,9 +112,11 @@ def _listed(path: str, changed_ns: int) -> _Folder:
     repositories = [f"{path}/{GIT}"] if GIT in folders else []
     subfolders = [name for name, is_folder in folders.items() if is_folder]
     parent, _, name = path.rpartition("/")
-    if folders.keys() >= STRUCTURE or name == GIT or parent.endswith(f"/{WORKTREES}"):
+    keys = folders.keys()
+    if keys >= STRUCTURE or keys >= LINKED or name == GIT or parent.endswith(f"/{WORKTREES}"):
         repositories.append(path)
-        subfolders = [name for name in INSIDE_REPOSITORY if folders.get(name)]
+    if name == "objects":
+        subfolders = [each for each in subfolders if not OBJECT_FOLDER.fullmatch(each)]
     return _Folder(changed_ns, tuple(f"{path}/{name}" for name in sorted(subfolders)), tuple(repositories))
 
 
@@ -103,6 +135,8 @@ class _Repository(Struct, frozen=True):
     hook_folders: tuple[Path, ...] = ()
     """Where git looked for hooks at first, inside the workspace. Never taken from settings that a program wrote:
     whatever lies in a folder that it names would be taken for new hooks, and removed."""
+    included: tuple[Path, ...] = ()
+    """The settings files inside the workspace that those of the repository included at first."""
 
 
 class GitGuards:
@@ -144,7 +178,10 @@ class GitGuard:
         self._workspace = workspace
         self._who = who
         self._finder = finder
-        self._before = {path: _inspect(path, _hook_folders(path, workspace)) for path in finder.find()}
+        self._top = os.path.realpath(workspace)
+        self._before = {
+            path: _inspect(path, _hook_folders(path, workspace), _included(path, workspace)) for path in finder.find()
+        }
 
     def restore(self) -> str:
         """Undo what has changed since, and return a message, empty if nothing did."""
@@ -154,20 +191,60 @@ class GitGuard:
         for path in self._finder.find():
             if path not in self._before:
                 changed += self._attempt(path, self._defuse(path))
-        if not changed:
-            return ""
-        return (
-            f"{self._who} changes to {', '.join(dict.fromkeys(changed))} were undone, because git would run them "
-            "outside the sandbox"
-        )
+        notes = []
+        if changed:
+            notes.append(
+                f"{self._who} changes to {', '.join(dict.fromkeys(changed))} were undone, because git would run them "
+                "outside the sandbox"
+            )
+        if self._finder.unseen:
+            notes.append(
+                f"{self._who} new folders are too many to look at ({self._finder.unseen:,} were not): do not use git "
+                "in them, it may run what was put there"
+            )
+        return "; ".join(notes)
 
     def _attempt(self, path: Path, steps: Iterator[str]) -> list[str]:
         done: list[str] = []
         try:
             done += steps
         except OSError as error:
+            link = self._link_above(path)
+            if link is not None:
+                return [*done, self._set_aside(link)]
             done.append(f"{self._shown(path)} (as far as possible: {error.strerror or error})")
         return done
+
+    def _link_above(self, path: Path) -> Path | None:
+        """The link that was put in place of a folder above a path."""
+        if not path.is_relative_to(self._workspace):
+            return None
+        folders = [each for each in reversed(path.parents) if each != self._workspace]
+        return next((each for each in folders if each.is_relative_to(self._workspace) and each.is_symlink()), None)
+
+    def _is_harmless(self, file: Path, setting: GitSetting) -> bool:
+        """Whether a setting of a file starts nothing and keeps the work tree inside the workspace."""
+        if setting.name == "core.worktree":
+            tree = os.path.realpath(file.parent / Path(setting.value).expanduser())
+            return Path(tree).is_relative_to(self._top)
+        return starts_nothing(setting)
+
+    def _starts_the_same(self, path: Path, before: _File | None, now: _File | None, *, is_settings: bool) -> bool:
+        """Whether two versions of a file make git run the same: a new branch or remote is harmless."""
+        if now is None or not stat.S_ISREG(now.mode) or now.size > LARGEST:
+            return False
+        if before is not None and (not stat.S_ISREG(before.mode) or before.size > LARGEST):
+            return False
+        if path.match(TODO):
+            return _exec_lines(now) <= (_exec_lines(before) if before is not None else frozenset())
+        if not is_settings:
+            return False
+
+        def is_harmless(setting: GitSetting) -> bool:
+            return self._is_harmless(path, setting)
+
+        earlier = harmful_settings(_text(before), is_harmless) if before is not None else frozenset()
+        return earlier is not None and harmful_settings(_text(now), is_harmless) == earlier
 
     def _restore(self, before: _Repository) -> Iterator[str]:
         now = _identity(before.path)
@@ -178,16 +255,29 @@ class GitGuard:
         if stat.S_ISDIR(now[0]):
             _make_usable(before.path)
             _make_usable(before.path / HOOKS)
-        files = _inspect(before.path, before.hook_folders).files
+        files = _inspect(before.path, before.hook_folders, before.included).files
         # Folders come first: a hook cannot be restored into a link.
         for path in sorted({*before.files, *files}):
             earlier, later = before.files.get(path), files.get(path)
-            if earlier != later and not _starts_the_same(path, earlier, later):
+            is_settings = path.name in SETTINGS_FILES or path in before.included
+            if earlier != later and not self._starts_the_same(path, earlier, later, is_settings=is_settings):
+                if later is not None and path.match(TODO) and stat.S_ISREG(later.mode):
+                    yield self._without_exec(path, later)
+                    continue
                 if later is not None and not path.is_relative_to(before.path):
                     # A file of the work tree is somebody's work, so it is not deleted.
                     self._set_aside(path)
                 self._restore_file(path, earlier)
                 yield self._shown(path)
+
+    def _without_exec(self, path: Path, file: _File) -> str:
+        """Keep the rest of an unfinished rebase, but none of the commands that it would run."""
+        aside = self._set_aside(path)
+        lines = file.data.splitlines(keepends=True)
+        with self._folder_of(path) as folder:
+            kept = b"".join(line for line in lines if not EXEC_LINE.match(line))
+            _create(path.name, kept, file.mode, folder)
+        return aside
 
     def _restore_file(self, path: Path, before: _File | None) -> None:
         now = _identity(path)[0]
@@ -227,11 +317,15 @@ class GitGuard:
             if stat.S_ISDIR(content.mode) and file.name == HOOKS:
                 continue
             if file.name in SETTINGS_FILES and stat.S_ISREG(content.mode):
-                if starts_programs(_text(content)) != frozenset():
+                is_harmless = functools.partial(self._is_harmless, file)
+                if harmful_settings(_text(content), is_harmless) != frozenset():
                     yield self._set_aside(file)
                     with self._folder_of(file) as folder:
-                        harmless = harmless_settings(_text(content)).encode("utf-8", "surrogateescape")
+                        harmless = harmless_settings(_text(content), is_harmless).encode("utf-8", "surrogateescape")
                         _create(file.name, harmless, content.mode, folder)
+            elif file.match(TODO) and stat.S_ISREG(content.mode):
+                if _exec_lines(content):
+                    yield self._without_exec(file, content)
             elif file.name == COMMON and path.parent.name == WORKTREES and content.data.strip() == b"../..":
                 continue
             else:
@@ -299,41 +393,52 @@ def _set_mode(name: str, flags: int, mode: int, folder: int) -> None:
         os.close(descriptor)
 
 
-def _starts_the_same(path: Path, before: _File | None, now: _File | None) -> bool:
-    """Whether two versions of a settings file make git run the same: a new branch or remote is harmless."""
-    if path.name not in SETTINGS_FILES or now is None or not stat.S_ISREG(now.mode):
-        return False
-    if before is not None and (not stat.S_ISREG(before.mode) or before.size > LARGEST):
-        return False
-    earlier = starts_programs(_text(before)) if before is not None else frozenset()
-    return now.size <= LARGEST and earlier is not None and starts_programs(_text(now)) == earlier
+def _exec_lines(file: _File) -> frozenset[bytes]:
+    return frozenset(line.strip() for line in file.data.splitlines() if EXEC_LINE.match(line))
 
 
 def _text(file: _File) -> str:
     return file.data.decode("utf-8", "surrogateescape")
 
 
-def _inspect(path: Path, hook_folders: tuple[Path, ...]) -> _Repository:
+def _inspect(path: Path, hook_folders: tuple[Path, ...], included: tuple[Path, ...] = ()) -> _Repository:
     """The files that git runs, or that tell it what to run; `.git` itself if it is not a folder."""
     identity = _identity(path)
     if not stat.S_ISDIR(identity[0]):
-        return _Repository(path, identity, _files([path]), hook_folders)
-    names = [path / name for name in sorted(SETTINGS_FILES)] + [path / COMMON, path / ATTRIBUTES, path / HOOKS]
+        return _Repository(path, identity, _files([path]), hook_folders, included)
+    names = [path / name for name in sorted(SETTINGS_FILES)]
+    names += [path / name for name in (COMMON, ATTRIBUTES, HOOKS, TODO)] + list(included)
     for folder in hook_folders:
         names += [hook for hook in _inside(folder) if hook.suffix != SAMPLE and ".of-script-" not in hook.name]
-    return _Repository(path, identity, _files(names), hook_folders)
+    return _Repository(path, identity, _files(names), hook_folders, included)
 
 
 def _hook_folders(path: Path, workspace: Path) -> tuple[Path, ...]:
     """The usual folder for hooks, and those that `core.hooksPath` names inside the workspace, below its top."""
     top, found = os.path.realpath(workspace), [path / HOOKS]
     for file in _files([path / name for name in sorted(SETTINGS_FILES)]).values():
-        for setting in starts_programs(_text(file)) or ():
+        for setting in harmful_settings(_text(file)) or ():
             if setting.name == "core.hookspath":
                 folder = Path(os.path.realpath(path.parent / setting.value))
                 is_work_tree = Path(os.path.realpath(path.parent)).is_relative_to(folder)
                 if folder.is_relative_to(top) and not is_work_tree:
                     found.append(folder)
+    return tuple(found)
+
+
+def _included(path: Path, workspace: Path) -> tuple[Path, ...]:
+    """The files inside the workspace that the settings of a repository include, directly or through others."""
+    top, found, waiting = os.path.realpath(workspace), list[Path](), [path / name for name in sorted(SETTINGS_FILES)]
+    while waiting and len(found) < MOST_INCLUDED:
+        file = waiting.pop()
+        for content in _files([file]).values():
+            for setting in harmful_settings(_text(content)) or ():
+                if setting.section.lower() not in ("include", "includeif"):
+                    continue
+                inner = Path(os.path.realpath(file.parent / Path(setting.value).expanduser()))
+                if inner.is_relative_to(top) and inner not in found:
+                    found.append(inner)
+                    waiting.append(inner)
     return tuple(found)
 
 

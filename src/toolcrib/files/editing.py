@@ -335,8 +335,8 @@ async def _refuse_link(effect: Effect, environment: Environment) -> None:
 
 def holds_secrets(path: str) -> bool:
     """Whether reading the file would need an approval; an edit must not show its content then."""
-    place = PathScope(cwd="/", workspace="", home=str(Path.home()), real=str)
-    return SensitivePaths("").is_secret(path, place)
+    scope = PathScope(cwd="/", workspace="", home=str(Path.home()), real=str)
+    return SensitivePaths("").is_secret(path, scope)
 
 
 async def syntax_problem(old: FileVersion, new: FileVersion, environment: Environment) -> str:

@@ -6,7 +6,6 @@ to stderr, and a JSON object on its stdout is the hook's answer. What a failure 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
@@ -22,6 +21,7 @@ import msgspec
 from toolcrib.config.environment import child_environment, environment
 from toolcrib.config.hook_settings import ShellHookSettings
 from toolcrib.core.errors import ToolcribError
+from toolcrib.core.lazy import asyncio
 from toolcrib.core.types import JsonObject, Source
 from toolcrib.hooks.manager import HookManager
 

@@ -10,6 +10,9 @@ import functools
 import io
 from typing import Any
 
+import PIL.Image
+import PIL.ImageOps
+
 from toolcrib.worker_processes import WorkerAnswer, serve_jobs
 
 # Pillow knows more formats, but some start programs (EPS) or load plugins, and no model needs them.
@@ -30,10 +33,6 @@ def _answer(job: dict[str, Any], data: bytes) -> WorkerAnswer:
 
 def prepare(data: bytes, limits: dict[str, Any]) -> WorkerAnswer:
     """The image as a PNG or JPEG within the limits, and what is known about it."""
-    # An extra, and only this process needs it.
-    import PIL.Image  # noqa: PLC0415
-    import PIL.ImageOps  # noqa: PLC0415
-
     PIL.Image.MAX_IMAGE_PIXELS = None  # ours is the limit below
     PIL.Image.init()
     try:
@@ -59,8 +58,6 @@ def prepare(data: bytes, limits: dict[str, Any]) -> WorkerAnswer:
 
 def _flattened(image: Any) -> Any:
     """A new image in RGB or grey, on white where it was transparent, with nothing but its pixels."""
-    import PIL.Image  # noqa: PLC0415 - as above
-
     if image.mode.startswith(("I", "F")):
         low, high = image.getextrema()
         scale = 255 / (high - low) if high > low else 0
@@ -98,9 +95,8 @@ def _saved(image: Any, kind: str, **options: Any) -> bytes:
 
 def read_text(data: bytes) -> WorkerAnswer:
     """The lines of text in a prepared image, from top to bottom."""
-    # Both come with the extra for text recognition.
+    # Comes with the extra for text recognition.
     import numpy  # type: ignore[import-not-found,unused-ignore] # noqa: PLC0415
-    import PIL.Image  # noqa: PLC0415
 
     with PIL.Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
         # The recogniser expects the channels in the order of OpenCV.

@@ -146,6 +146,8 @@ class TrackedProcess:
         """The output position up to which each reader has polled."""
         self.typed = ""
         """The latest of what was typed into it."""
+        self.forgot_typed = False
+        """More was typed than `typed` holds."""
 
     @property
     def is_running(self) -> bool:
@@ -163,7 +165,9 @@ class TrackedProcess:
         execution = self._listener()
         try:
             await asyncio.wait_for(execution.write(data), limits.write_seconds)
-            self.typed = (self.typed + data.decode("utf-8", "replace"))[-KEPT_TYPED_CHARS:]
+            typed = self.typed + data.decode("utf-8", "replace")
+            self.forgot_typed = self.forgot_typed or len(typed) > KEPT_TYPED_CHARS
+            self.typed = typed[-KEPT_TYPED_CHARS:]
         except TimeoutError:
             raise InputRefused(
                 f"{self.record.id} has not read its input for {limits.write_seconds:g} seconds; it may be busy, "

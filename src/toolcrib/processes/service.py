@@ -81,6 +81,7 @@ class ProcessService:
             command=record.command,
             readers=readers,
             typed=tracked.typed,
+            forgot_typed=tracked.forgot_typed,
             has_terminal=record.has_terminal,
             cwd=record.cwd,
         )

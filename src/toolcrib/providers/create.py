@@ -8,8 +8,8 @@ import msgspec
 
 from toolcrib.config.agent_settings import AuxiliarySettings, Prices
 from toolcrib.config.env_vars import OPTIONAL_ENV_VARS
+from toolcrib.config.media_settings import VisionModelSettings
 from toolcrib.config.settings import Settings
-from toolcrib.config.vision_settings import VisionModelSettings
 from toolcrib.core.models import Emit, ModelError, ModelProfile, ModelRequest, ModelResponse, Provider, Usage
 from toolcrib.providers.choose import (
     ConfiguredModels,
@@ -139,8 +139,8 @@ def _opened(settings: Settings, choice: ModelChoice, *, context_window: int = 0,
 
 def _bare(settings: Settings, choice: ModelChoice, context_window: int, api_key: str) -> Provider:
     # A process talks to one kind of provider, and all of them cost 30 ms to import.
-    places = ConfiguredModels(settings)
-    preset = places.find(choice.provider)
+    configured = ConfiguredModels(settings)
+    preset = configured.find(choice.provider)
     if preset.protocol == "embedded":
         from toolcrib.providers.embedded.provider import EmbeddedProvider  # noqa: PLC0415
 
@@ -148,7 +148,7 @@ def _bare(settings: Settings, choice: ModelChoice, context_window: int, api_key:
     if preset.protocol == "scripted":
         return read_script(_script(choice))
     _check(preset, choice)
-    variable, key = places.key(preset)
+    variable, key = configured.key(preset)
     key = api_key or key
     if preset.needs_key and not key and choice.base_url == _own_address(preset):
         raise _missing_key(preset, variable)

@@ -36,6 +36,9 @@ from toolcrib.registry.pydantic_types import (
     uses_pydantic,
 )
 
+if sys.version_info >= (3, 14):
+    import annotationlib
+
 _PARAMETER_SECTIONS = frozenset(
     {"args", "arguments", "parameters", "params", "keyword args", "keyword arguments", "other parameters", "attributes"}
 )
@@ -359,8 +362,6 @@ def _raw_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     # From 3.14 on, hints are evaluated on access; one that exists only for type checkers must not raise here.
     options: dict[str, Any] = {}
     if sys.version_info >= (3, 14):
-        import annotationlib  # noqa: PLC0415 - this module does not exist before 3.14
-
         options["annotation_format"] = annotationlib.Format.FORWARDREF
     parameters = list(inspect.signature(function, **options).parameters.values())
     is_method = "." in function.__qualname__.rpartition("<locals>.")[2]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -65,10 +65,14 @@ class ApiRoute(msgspec.Struct, frozen=True, kw_only=True):
 class RouteScopes:
     """Which scope a request needs."""
 
-    def __init__(self, routes: Iterable[ApiRoute]) -> None:
+    def __init__(self, routes: Iterable[ApiRoute], others: Mapping[str, TokenScope]) -> None:
+        """`others` are paths that are no part of our own API, such as that of MCP."""
         self._rows = [(one.method, compile_path(one.path)[0], one.scope) for one in routes if one.scope != "chat"]
+        self._others = others
 
     def __call__(self, method: str, path: str) -> TokenScope:
+        if path in self._others:
+            return self._others[path]
         method = "GET" if method == "HEAD" else method
         found = (scope for wanted, pattern, scope in self._rows if wanted == method and pattern.match(path))
         return next(found, "chat")

@@ -9,7 +9,8 @@ import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 from starlette.applications import Starlette
@@ -31,21 +32,26 @@ from toolcrib.environments.specs import is_self_contained, resolve
 from toolcrib.http_server import LOOPBACK_NAMES, OwnAddresses, ServerOptions, error_response, serve_app
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.serve.api_routes import ApiRoute, RouteScopes
+from toolcrib.serve.background import ConfigWatcher, JobTicker
 from toolcrib.serve.guard import AccessMiddleware, BodyTooLarge, BodyTooSlow, ServeGuard
+from toolcrib.serve.login import PageLogins
 from toolcrib.serve.native_api import handled_errors, native_routes
 from toolcrib.serve.openai_api import OpenAIApi
+from toolcrib.serve.page_routes import PageRoutes, is_page
 from toolcrib.serve.questions import PLATFORM, PendingQuestions
 from toolcrib.serve.responses_api import ResponsesApi
 from toolcrib.serve.run_store import RunStore
 from toolcrib.serve.runs import RunManager
 from toolcrib.serve.tokens import ServerTokens
+from toolcrib.serve.webhooks import PREFIX, Webhooks, read_webhooks
 from toolcrib.sessions.store import SessionStore
 from toolcrib.version import __version__
 
 if sys.platform != "win32":
     import fcntl
 
-MEGABYTE = 1024 * 1024
+if TYPE_CHECKING:
+    from toolcrib.serve.mcp_mount import McpMount
 
 
 class UnsafeStart(UsageError):
@@ -67,28 +73,35 @@ class AgentServer:
     ) -> None:
         self.settings = settings
         self.tokens = tokens
+        self.logins = PageLogins(settings.home, tokens)
         store = SessionStore(settings.home.sessions_file)
         self._log = ApprovalLog(settings.home.approvals_file)
         self.questions = PendingQuestions(self._log, settings.serve.approval_timeout, store)
+        self._mcp = _mcp_mount(self.questions) if settings.serve.mcp else None
         # What the model reads about a question that nobody answered names the server's limit.
         approvals = replace(settings.approvals, timeout=settings.serve.approval_timeout)
         self.host = AgentHost(
             settings=replace(settings, approvals=approvals),
             entry_point="gateway",
-            approver=self.questions,
-            asker=self.questions.asker(),
+            approver=self.questions if self._mcp is None else self._mcp.approver,
+            asker=self.questions.asker() if self._mcp is None else self._mcp,
             platform=PLATFORM,
             store=store,
             registry=registry,
             model=model,
         )
         self.runs = RunManager(self.host, self.questions, RunStore(settings.home.serve_dir / "runs.db"))
+        self._webhooks = Webhooks(read_webhooks(settings.serve.webhooks, tokens), self.runs)
+        self._ticker = JobTicker(settings)
+        self._config = ConfigWatcher(self.host, self._take_up)
 
     def app(self, host: str) -> ASGIApp:
         """The application, for requests to this address."""
-        native = self.api_routes()
+        native, serve = self.api_routes(), self.settings.serve
+        addresses = OwnAddresses(host=host, names=tuple(name.lower() for name in serve.proxy_names))
+        mounted = [] if self._mcp is None else [self._mcp.route(self.host, addresses)]
         inner = Starlette(
-            routes=self.routes(native),
+            routes=[*self.routes(native), *mounted],
             lifespan=self._lifespan,
             exception_handlers={
                 **handled_errors(),
@@ -97,14 +110,16 @@ class AgentServer:
                 BodyTooSlow: lambda *_: error_response(408, "the request took too long to arrive"),
             },
         )
-        serve = self.settings.serve
         guard = ServeGuard(
-            addresses=OwnAddresses(host=host, names=tuple(name.lower() for name in serve.proxy_names)),
+            addresses=addresses,
             tokens=self.tokens,
-            max_body_bytes=int(serve.limits.max_body_mb * MEGABYTE),
-            requests_per_minute=serve.limits.requests_per_minute,
-            has_separate_owners=are_owners_apart(self.settings),
-            scope_of=RouteScopes(native),
+            logins=self.logins,
+            is_open=is_open,
+            limits=lambda: self.host.settings.serve.limits,
+            signed_prefix=PREFIX if serve.webhooks else "",
+            has_separate_owners=not why_owners_would_meet(self.settings),
+            # A client of MCP may call every tool, as no owner in particular.
+            scope_of=RouteScopes(native, {one.path: "admin" for one in mounted}),
         )
         return AccessMiddleware(inner, guard, self.runs.metrics)
 
@@ -112,8 +127,10 @@ class AgentServer:
         """All routes; `native` are those of our own API."""
         return [
             Route("/health", self._health, methods=["GET"]),
+            *PageRoutes(self.logins, self.settings).routes(),
             *OpenAIApi(self.host, self.runs, self.questions).routes(),
             *ResponsesApi(self.host, self.runs, self.questions).routes(),
+            *self._webhooks.routes(),
             *(one.route() for one in native),
         ]
 
@@ -124,18 +141,38 @@ class AgentServer:
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
         await self.runs.open()
+        if self.settings.serve.jobs:
+            self._ticker.start()
+        watching = asyncio.ensure_future(self._config.watch())
         try:
-            yield
+            async with self._mcp.lifespan() if self._mcp is not None else nullcontext():
+                yield
         finally:
+            watching.cancel()
             await self.close()
+
+    def _take_up(self, settings: Settings) -> None:
+        self.questions.set_timeout(settings.serve.approval_timeout)
+
+    async def stop(self) -> None:
+        """Interrupt all runs and jobs; their streams end."""
+        if self._mcp is not None:
+            self._mcp.stop()
+        await asyncio.gather(self.runs.stop(), self._ticker.stop())
 
     async def close(self) -> None:
         """Interrupt all runs and close the host."""
+        await self._ticker.stop()
         await self.runs.close()
         await self.host.close()
 
     async def _health(self, _: Request) -> Response:
         return JSONResponse({"status": "ok", "version": __version__})
+
+
+def is_open(path: str) -> bool:
+    """Whether everybody may read a path: the health of the server, and the page, which holds nothing by itself."""
+    return path == "/health" or is_page(path)
 
 
 def require_safe_start(settings: ServeSettings, host: str) -> None:
@@ -150,21 +187,32 @@ def require_safe_start(settings: ServeSettings, host: str) -> None:
     )
 
 
-def are_owners_apart(settings: Settings) -> bool:
-    """Whether each session works in an environment of its own, where it reaches nothing of another owner."""
+def _mcp_mount(questions: PendingQuestions) -> McpMount:
+    try:
+        from toolcrib.serve.mcp_mount import McpMount  # noqa: PLC0415 - the SDK takes a second to load
+    except ModuleNotFoundError as error:
+        raise UsageError(f"`serve.mcp` needs more packages ({error}); run `pip install 'toolcrib[mcp]'`") from error
+    return McpMount(questions)
+
+
+def why_owners_would_meet(settings: Settings) -> str:
+    """Why several owners would reach each other's things; empty if each session works in an environment of its own."""
+    if settings.memory.provider:
+        return f"would share the memories of {settings.memory.provider!r}; remove `memory.provider`"
     spec = resolve(settings, {}, session="owner", workspace=settings.home.root, environ={})
-    return is_self_contained(spec, settings.terminal)
+    if is_self_contained(spec, settings.terminal):
+        return ""
+    return (
+        f"could read each other's files on the backend {settings.terminal.backend!r}; set `terminal.backend` to one "
+        "with a container for each session, such as docker"
+    )
 
 
 def require_separate_owners(settings: Settings, tokens: ServerTokens) -> None:
     """Raises UnsafeStart if several owners would share one machine: a `cat` would cross from one to the other."""
-    others = sorted(tokens.owners() - {""})
-    if others and not are_owners_apart(settings):
-        raise UnsafeStart(
-            f"tokens belong to several owners ({', '.join(others)}), who could read each other's files on the backend "
-            f"{settings.terminal.backend!r}; set `terminal.backend` to one with a container for each session, such as "
-            "docker, or revoke these tokens"
-        )
+    others, why = sorted(tokens.owners() - {""}), why_owners_would_meet(settings)
+    if others and why:
+        raise UnsafeStart(f"tokens belong to several owners ({', '.join(others)}), who {why}, or revoke these tokens")
 
 
 def require_usable_tls(settings: ServeSettings) -> None:
@@ -208,7 +256,7 @@ async def serve_agents(server: AgentServer, host: str, listening: socket.socket,
     """Serve until `stop` is set; then runs are interrupted, and the host is closed."""
     serve = server.settings.serve
     options = ServerOptions(certificate=serve.tls_certificate, key=serve.tls_key)
-    await serve_app(server.app(host), listening, stop, server.runs.stop, options)
+    await serve_app(server.app(host), listening, stop, server.stop, options)
 
 
 async def _http_error(_: Request, error: Exception) -> Response:

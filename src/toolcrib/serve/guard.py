@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -14,7 +14,9 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from toolcrib.config.serve_settings import ServeLimits
 from toolcrib.http_server import OwnAddresses, bearer_token, error_response, host_name, unauthorised
+from toolcrib.serve.login import PageLogins
 from toolcrib.serve.metrics import ServerMetrics
 from toolcrib.serve.tokens import ServerTokens, TokenError, TokenIdentity, TokenScope
 
@@ -22,12 +24,15 @@ logger = logging.getLogger(__name__)
 access_log = logging.getLogger("toolcrib.serve.access")
 
 IDENTITY = "toolcrib.identity"
-OPEN_PATHS = frozenset({"/health"})
+LOGIN_PATH = "/login"
 SAFE_METHODS = frozenset({"GET", "HEAD"})
+MEGABYTE = 1024 * 1024
 WINDOW_SECONDS = 60.0
 FAILURES_PER_WINDOW = 30
 """How many wrong tokens get a 401 in a minute; further ones get a 429. A right token always works: otherwise any web
 page could lock the owner out by sending wrong ones."""
+SIGNED = " webhooks"
+"""Who makes signed requests, for the count of requests; no token has such a name."""
 BODY_SECONDS = 30.0
 """How long a request may take to send its body."""
 
@@ -45,28 +50,32 @@ class ServeGuard(msgspec.Struct, frozen=True, kw_only=True):
 
     addresses: OwnAddresses
     tokens: ServerTokens
-    max_body_bytes: int
+    logins: PageLogins
+    limits: Callable[[], ServeLimits]
+    """Those in force now."""
     body_seconds: float = BODY_SECONDS
-    requests_per_minute: int
     has_separate_owners: bool = False
     """Whether tokens of other owners are let in: one may be created while the server runs."""
+    signed_prefix: str = ""
+    """Paths that begin with it need no token: each request there is signed, and is counted before it is looked at."""
     scope_of: Callable[[str, str], TokenScope]
     """The scope that a method and a path need."""
+    is_open: Callable[[str], bool]
+    """Whether everybody may read a path: it contains nothing of anybody's."""
 
 
 class SlidingWindow:
     """Counts events in the last minute."""
 
-    def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._limit = limit
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._moments: deque[float] = deque()
 
-    def is_full(self) -> bool:
+    def is_full(self, limit: int) -> bool:
         horizon = self._clock() - WINDOW_SECONDS
         while self._moments and self._moments[0] <= horizon:
             self._moments.popleft()
-        return len(self._moments) >= self._limit
+        return len(self._moments) >= limit
 
     def add(self) -> None:
         self._moments.append(self._clock())
@@ -80,7 +89,7 @@ class AccessMiddleware:
         self._metrics = metrics
         self._guard = guard
         self._requests: dict[str, SlidingWindow] = {}
-        self._failures = SlidingWindow(FAILURES_PER_WINDOW)
+        self._failures = SlidingWindow()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -96,7 +105,7 @@ class AccessMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = {**message, "headers": [*message.get("headers", []), *SECURITY_HEADERS]}
+                message = {**message, "headers": _with_security_headers(message.get("headers", []))}
             await send(message)
 
         headers = Headers(scope=scope)
@@ -118,18 +127,20 @@ class AccessMiddleware:
     def _check(self, scope: Scope, headers: Headers) -> tuple[Response | None, TokenIdentity | None]:
         guard, method, path = self._guard, scope["method"], scope["path"]
         refusal = guard.addresses.refusal(headers)
-        if refusal is None and path in OPEN_PATHS and method in SAFE_METHODS:
+        if refusal is None and guard.is_open(path) and method in SAFE_METHODS:
             return None, None
         refusal = refusal or self._refused_sender(headers, method)
-        if refusal is not None:
+        if refusal is not None or path == LOGIN_PATH:
             return refusal, None
+        if guard.signed_prefix and path.startswith(guard.signed_prefix):
+            return self._beyond_limits(SIGNED, headers), None
         try:
-            identity = guard.tokens.identify(bearer_token(headers))
+            identity = self._identify(headers, method)
         except (TokenError, OSError):
             logger.exception("cannot read the tokens")
             return error_response(503, "the server cannot read its tokens; its log says why"), None
         if identity is None:
-            if self._failures.is_full():
+            if self._failures.is_full(FAILURES_PER_WINDOW):
                 return error_response(
                     429, "too many requests with a wrong token; wait a minute", {"Retry-After": "60"}
                 ), None
@@ -141,16 +152,24 @@ class AccessMiddleware:
         needed = guard.scope_of(method, path)
         if not identity.may(needed):
             return error_response(403, f"the token {identity.name!r} lacks the scope {needed!r}"), identity
-        window = self._requests.setdefault(identity.name, SlidingWindow(guard.requests_per_minute))
-        if window.is_full():
-            return error_response(
-                429, "too many requests with this token; wait a minute", {"Retry-After": "60"}
-            ), identity
+        return self._beyond_limits(identity.name, headers), identity
+
+    def _beyond_limits(self, who: str, headers: Headers) -> Response | None:
+        limits = self._guard.limits()
+        window = self._requests.setdefault(who, SlidingWindow())
+        if window.is_full(limits.requests_per_minute):
+            return error_response(429, "too many requests; wait a minute", {"Retry-After": "60"})
         window.add()
         length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > guard.max_body_bytes:
-            return error_response(413, f"a request may have at most {guard.max_body_bytes:,} bytes"), identity
-        return None, identity
+        max_bytes = int(limits.max_body_mb * MEGABYTE)
+        if not length.isdigit() or int(length) > max_bytes:
+            return error_response(413, f"a request may have at most {max_bytes:,} bytes")
+        return None
+
+    def _identify(self, headers: Headers, method: str) -> TokenIdentity | None:
+        if "authorization" in headers:
+            return self._guard.tokens.identify(bearer_token(headers))
+        return self._guard.logins.identify(headers, method)
 
     def _refused_sender(self, headers: Headers, method: str) -> Response | None:
         """Objections to a request that changes something: from another site, or in a format that forms can send."""
@@ -174,7 +193,7 @@ class AccessMiddleware:
 
     def _limited(self, receive: Receive) -> Receive:
         """Stops a body at the limits on its size and its time."""
-        taken, is_complete = 0, False
+        taken, is_complete, max_bytes = 0, False, int(self._guard.limits().max_body_mb * MEGABYTE)
         deadline = asyncio.get_running_loop().time() + self._guard.body_seconds
 
         async def receive_within_limit() -> Message:
@@ -187,7 +206,7 @@ class AccessMiddleware:
             if message["type"] == "http.request":
                 taken += len(message.get("body", b""))
                 is_complete = not message.get("more_body", False)
-                if taken > self._guard.max_body_bytes:
+                if taken > max_bytes:
                     raise BodyTooLarge
             return message
 
@@ -206,6 +225,13 @@ SECURITY_HEADERS: list[tuple[bytes, bytes]] = [
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"cache-control", b"no-store"),
 ]
+
+
+def _with_security_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """The headers, with ours where the route set none of that name."""
+    given = list(headers)
+    names = {name.lower() for name, _ in given}
+    return [*given, *(one for one in SECURITY_HEADERS if one[0] not in names)]
 
 
 def identity_of(scope: Any) -> TokenIdentity:

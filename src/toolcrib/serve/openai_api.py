@@ -318,24 +318,10 @@ class ChatAnswer:
 
 async def with_pings(run: Run, after: int) -> AsyncIterator[LoggedRunEvent | None]:
     """The events of a run, with None now and then while nothing happens."""
-    events = run.follow(after)
-    following = asyncio.ensure_future(anext(events))
-    try:
-        while True:
-            done, _ = await asyncio.wait({following}, timeout=PING_SECONDS)
-            if not done:
-                yield None
-                continue
-            try:
-                one = following.result()
-            except StopAsyncIteration:
-                return
-            yield one
-            if isinstance(one.event, RunEnded):
-                return
-            following = asyncio.ensure_future(anext(events))
-    finally:
-        following.cancel()
+    async for one in run.follow_with_pings(after, PING_SECONDS):
+        yield one
+        if one is not None and isinstance(one.event, RunEnded):
+            return
 
 
 def question_text(asked: QuestionAsked) -> str:

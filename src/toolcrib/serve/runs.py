@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import math
 import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -18,6 +19,7 @@ import msgspec
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.events import AnyEvent, RunEnded, RunResult, TextStreamed
 from toolcrib.agent.host import AgentHost
+from toolcrib.config.serve_settings import ServeLimits
 from toolcrib.core.errors import SessionError, ToolcribError, UnknownSession
 from toolcrib.core.messages import Message
 from toolcrib.serve.metrics import ServerMetrics
@@ -28,7 +30,7 @@ from toolcrib.sessions.records import Session
 
 logger = logging.getLogger(__name__)
 
-GATHER_SECONDS = 0.03
+GATHER_SECONDS = 0.05
 """Pieces of text that arrive within this time become one event."""
 WRITE_SECONDS = 0.1
 """How often new events are written to the database."""
@@ -53,6 +55,8 @@ class LoggedRunEvent(msgspec.Struct, frozen=True):
 
     number: int
     event: LoggedEvent
+    body: str
+    """As JSON, for all who follow and for the database."""
 
 
 class Run:
@@ -69,7 +73,7 @@ class Run:
         self._pieces: list[str] = []
         self._gathering: asyncio.TimerHandle | None = None
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
-        self._grew = asyncio.Event()
+        self._waiters: set[asyncio.Future[None]] = set()
 
     @property
     def id(self) -> str:
@@ -133,7 +137,9 @@ class Run:
 
     def _gathered(self) -> None:
         self._gathering = None
-        self._flush_text()
+        if self._pieces:
+            self._flush_text()
+            self._gathering = self._loop.call_later(GATHER_SECONDS, self._gathered)
 
     def _flush_text(self) -> None:
         if self._pieces:
@@ -142,21 +148,69 @@ class Run:
 
     def _append(self, event: LoggedEvent) -> None:
         number = len(self.events) + 1
-        self.events.append(LoggedRunEvent(number, event))
-        self.unwritten.append(StoredEvent(number, time.time(), _encode(event).decode()))
-        self._grew.set()
-        self._grew = asyncio.Event()
+        body = _encode(event).decode()
+        self.events.append(LoggedRunEvent(number, event, body))
+        self.unwritten.append(StoredEvent(number, time.time(), body))
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     async def follow(self, after: int = 0) -> AsyncIterator[LoggedRunEvent]:
         """The events after that number, as they happen, until the run has ended."""
-        while True:
-            while after < len(self.events):
-                one = self.events[after]
-                after += 1
+        async for one in self.follow_with_pings(after, math.inf):
+            if one is not None:
                 yield one
-            if self.result is not None:
-                return
-            await self._grew.wait()
+
+    async def follow_with_pings(self, after: int, seconds: float) -> AsyncIterator[LoggedRunEvent | None]:
+        """Like `follow`, with None now and then while nothing happens for so long."""
+        clock = _PingClock(self._loop, seconds)
+        try:
+            while True:
+                while after < len(self.events):
+                    one = self.events[after]
+                    after += 1
+                    yield one
+                if self.result is not None:
+                    return
+                # No task and no timer for each event: hundreds of streams have thousands of them in a second.
+                waiter = self._loop.create_future()
+                clock.waiter = waiter
+                self._waiters.add(waiter)
+                try:
+                    await waiter
+                finally:
+                    self._waiters.discard(waiter)
+                if after == len(self.events) and self.result is None:
+                    yield None
+        finally:
+            clock.stop()
+
+
+class _PingClock:
+    """Wakes a stream in which nothing happens, with one timer that runs all the time."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+        self.waiter: asyncio.Future[None] | None = None
+        self._loop = loop
+        self._seconds = seconds
+        self._before: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if math.isfinite(self._seconds):
+            self._timer = self._loop.call_later(self._seconds, self._tick)
+
+    def _tick(self) -> None:
+        """Wake the stream if it has waited for the same thing since the last time."""
+        if self.waiter is self._before and self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
+        self._before = self.waiter
+        self._schedule()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 class RunManager:
@@ -169,7 +223,6 @@ class RunManager:
         self.metrics = metrics or ServerMetrics()
         self._questions = questions
         self._store = store
-        self._limits = host.settings.serve.limits
         self._runs: dict[str, Run] = {}
         self._starting: dict[str, int] = {}
         """Sessions whose next run is being prepared in a thread."""
@@ -178,6 +231,11 @@ class RunManager:
         self._preparing = 0
         self._streams = 0
         self._is_closing = False
+
+    @property
+    def _limits(self) -> ServeLimits:
+        """Those in force now: the config file may change."""
+        return self._host.settings.serve.limits
 
     @property
     def store(self) -> RunStore:
@@ -292,8 +350,9 @@ class RunManager:
         finally:
             del self._starting[session_id]
 
-    def _agent(self, session_id: str | None, owner: str, instructions: str) -> Agent:
-        agent = Agent(host=self._host, session_id=session_id, toolsets=self._host.settings.serve.toolsets, owner=owner)
+    def _agent(self, session_id: str | None, owner: str, instructions: str, toolsets: Sequence[str] | None) -> Agent:
+        chosen = self._host.settings.serve.toolsets if toolsets is None else toolsets
+        agent = Agent(host=self._host, session_id=session_id, toolsets=chosen, owner=owner)
         if instructions.strip():
             agent.system_prompt = f"{agent.system_prompt}\n\n{instructions.strip()}"
         return agent
@@ -336,12 +395,13 @@ class RunManager:
         instructions: str = "",
         key: str | None = None,
         digest: str = "",
+        toolsets: Sequence[str] | None = None,
     ) -> Run:
-        """Start to work on a question, in this session or in a new one."""
+        """Start to work on a question, in this session or in a new one; with these toolsets or the server's."""
 
         def prepare() -> tuple[Agent, RunRecord]:
             self._require_money()
-            agent = self._agent(session_id, owner, instructions)
+            agent = self._agent(session_id, owner, instructions, toolsets)
             record = RunRecord(
                 id=f"run_{secrets.token_hex(12)}",
                 session_id=agent.session_id,

@@ -10,6 +10,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from toolcrib.approval.audit_log import ApprovalLog, ApprovalRecord
+from toolcrib.config.redact import redact
+from toolcrib.core.approvals import ApprovalRequest
 from toolcrib.core.messages import Message, Text, image_at, user_message
 from toolcrib.core.types import JsonObject
 from toolcrib.http_server import error_response
@@ -48,6 +50,8 @@ class DecisionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     choice: str
     reason: str = ""
     every_scope: bool = False
+    command: str = ""
+    """With `once`: run this instead, as the person edited it."""
 
 
 class AnswerRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -193,8 +197,12 @@ class RunsApi:
         found = await asyncio.to_thread(self._questions.find, request.path_params["id"], identity.owner)
         require_choice(wanted.choice, identity)
         is_late = not self._questions.is_waiting(found.session_id)
+        if wanted.command and (is_late or wanted.choice != "once" or not _is_editable(found)):
+            raise RunRefused("only a command that waits can be edited, and only with `once`", 422)
         is_first = await asyncio.to_thread(
-            lambda: self._questions.decide(found, wanted.choice, wanted.reason, every_scope=wanted.every_scope)
+            lambda: self._questions.decide(
+                found, wanted.choice, wanted.reason, every_scope=wanted.every_scope, command=wanted.command
+            )
         )
         if not is_first:
             raise RunRefused("this request was answered already", 409)
@@ -251,7 +259,7 @@ def _shown(record: RunRecord) -> JsonObject:
 async def _live(run: Run, after: int) -> AsyncIterator[str]:
     yield f"retry: {RETRY_MS}\n\n"
     async for one in with_pings(run, min(after, len(run.events))):
-        yield PING if one is None else _sse(one.number, msgspec.json.encode(one.event).decode())
+        yield PING if one is None else _sse(one.number, one.body)
 
 
 async def _stored(events: Sequence[StoredEvent]) -> AsyncIterator[str]:
@@ -267,8 +275,31 @@ def _sse(number: int, body: str) -> str:
 def _question_shown(one: OpenQuestion) -> JsonObject:
     shown = {"session_id": one.session_id, "asked_at": one.asked_at, **msgspec.to_builtins(one.asked)}
     if one.request is not None:
-        shown |= {"tool": one.request.tool, "cwd": one.request.cwd}
+        shown |= {**_details(one.request), "editable": _is_editable(one)}
     return shown
+
+
+def _is_editable(one: OpenQuestion) -> bool:
+    """Whether a person may change the command; not if a secret in it is masked, which they would send back."""
+    return one.request is not None and one.request.can_be_edited and one.asked.command == one.request.command
+
+
+def _details(request: ApprovalRequest) -> JsonObject:
+    """What a person wants to know before they decide; not in events: a diff holds what files contain."""
+    dangers = [
+        {"name": one.description, "reason": redact(one.reason), "scope": one.scope, "paths": one.paths}
+        for one in request.dangers
+    ]
+    return {
+        "tool": request.tool,
+        "title": request.title or request.tool,
+        "call_id": request.call_id,
+        "cwd": request.cwd,
+        "backend": request.backend,
+        "dangers": dangers,
+        "origins": [redact(str(one)) for one in request.findings if not one.vouched],
+        "diff": redact(request.diff),
+    }
 
 
 def _decision(record: ApprovalRecord) -> JsonObject:

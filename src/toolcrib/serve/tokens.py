@@ -60,7 +60,7 @@ class ServerTokens:
 
     def __init__(self, home: Home, given: str = "", source: str = "TOOLCRIB_SERVE_TOKEN") -> None:
         self._folder = home.serve_dir
-        self._file = self._folder / "token"
+        self._file = home.serve_token_file
         self._others_file = self._folder / "tokens.json"
         self._given = require_strong(given, source) if given else ""
 
@@ -94,12 +94,18 @@ class ServerTokens:
             return TokenIdentity(name=OWNER, scopes=frozenset(SCOPES))
         digest = _digest(token)
         found = [(name, one) for name, one in self.others().items() if is_equal_secret(digest, one.sha256)]
-        identities = (TokenIdentity(name=name, scopes=frozenset(one.scopes), owner=one.owner) for name, one in found)
-        return next(identities, None)
+        return next((_identity(name, one) for name, one in found), None)
 
     def owners(self) -> set[str]:
         """Everybody who has a token; the owner of the home has an empty name."""
         return {"", *(one.owner for one in self.others().values())}
+
+    def named(self, name: str) -> tuple[TokenIdentity, str] | None:
+        """The identity of the token with this name, and the hash of the token; None if there is none."""
+        if name == OWNER:
+            return TokenIdentity(name=OWNER, scopes=frozenset(SCOPES)), _digest(self.owner_token())
+        found = self.others().get(name)
+        return None if found is None else (_identity(name, found), found.sha256)
 
     def others(self) -> dict[str, StoredToken]:
         """The further tokens, by name."""
@@ -136,6 +142,10 @@ class ServerTokens:
                 known = ", ".join(others) or "none"
                 raise TokenError(f"there is no token {name!r} to revoke; there are: {known}")
             _write(target, others)
+
+
+def _identity(name: str, stored: StoredToken) -> TokenIdentity:
+    return TokenIdentity(name=name, scopes=frozenset(stored.scopes), owner=stored.owner)
 
 
 def _write(target: Path, others: dict[str, StoredToken]) -> None:

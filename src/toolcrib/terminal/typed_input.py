@@ -16,6 +16,7 @@ from typing import Literal
 
 from toolcrib.approval.calls import ProgramCall
 from toolcrib.approval.command_reader import read_command
+from toolcrib.approval.shell.findings import Finding
 from toolcrib.approval.shell.handlers.interpreters import INLINE, SAME, SHELLS
 from toolcrib.approval.shell.model import name_set
 from toolcrib.approval.shell.parser import parse
@@ -63,9 +64,20 @@ def typed_effects(target: TypingTarget, data: str, *, ends_line: bool) -> tuple[
         caution = _caution(target, language, text, unknown)
         if not text.strip() or (not caution and "\n" not in text and not is_finished(text, language or "lines")):
             continue
-        earlier = settled(command, target.typed, language)
+        earlier, approved = settled(command, target.typed, language)
+        if approved:
+            earlier, caution = _with_approved(command, earlier, approved, text, caution)
         effects.append(Effect("exec", as_input(command, earlier + text), cwd=target.cwd, caution=caution))
     return tuple(effects)
+
+
+def _with_approved(command: str, earlier: str, approved: str, text: str, caution: str) -> tuple[str, str]:
+    """What to judge the text with, and why to ask, if lines that a person approved give it another meaning."""
+    before = {_key(finding) for finding in _findings(as_input(command, approved))}
+    new = [each for each in _findings(as_input(command, approved + text)) if _key(each) not in before]
+    if any(finding.severity == "block" for finding in new):
+        return approved, caution
+    return earlier, caution or (f"after what was typed before: {new[0].reason}" if new else "")
 
 
 def _caution(target: TypingTarget, language: Language | None, text: str, unknown: list[str]) -> str:
@@ -76,6 +88,8 @@ def _caution(target: TypingTarget, language: Language | None, text: str, unknown
         return "types keys that edit or complete the line"
     if language == "shell" and target.has_terminal and HISTORY.search(text):
         return "repeats an earlier command from the history"
+    if target.forgot_typed and language in REMEMBERS:
+        return "so much was typed before that toolcrib has forgotten what names and folders mean"
     if len(text) > MAX_UNFINISHED:
         return "types more than can be analysed as one command"
     return ""
@@ -124,21 +138,24 @@ def unfinished(typed: str, language: Language) -> str:
     return text
 
 
-def settled(command: str, typed: str, language: Language | None) -> str:
+def settled(command: str, typed: str, language: Language | None) -> tuple[str, str]:
     """What was typed before and has run: it decides what names and folders mean now.
 
-    Text that was asked about is left out, because nobody wants to answer for it again with every line.
+    The first text leaves out what was asked about, because nobody wants to answer for it again with every line; the
+    second has that, too, and is empty if nothing was.
     """
     if language not in REMEMBERS:
-        return ""
-    kept = text = ""
+        return "", ""
+    kept = whole = text = ""
     for line in NEW_LINE_KEYS.sub("\n", typed).replace("\r\n", "\n").replace("\r", "\n").splitlines(keepends=True):
         text += line
         if line.endswith("\n") and is_finished(text, language):
-            if matters(text, language) and is_quiet(as_input(command, kept + text)):
-                kept += text
+            if matters(text, language):
+                whole += text
+                if not _findings(as_input(command, kept + text)):
+                    kept += text
             text = ""
-    return kept
+    return kept, whole if whole != kept else ""
 
 
 def matters(text: str, language: Language) -> bool:
@@ -158,8 +175,12 @@ LASTING: dict[str, re.Pattern[str]] = {
 
 
 @lru_cache(maxsize=256)
-def is_quiet(command: str) -> bool:
-    return not read_command(command).assessment.findings
+def _findings(command: str) -> tuple[Finding, ...]:
+    return read_command(command).assessment.findings
+
+
+def _key(finding: Finding) -> tuple[str, str, tuple[str, ...], str]:
+    return finding.rule, finding.reason, finding.paths, finding.severity
 
 
 def is_finished(text: str, language: Language) -> bool:

@@ -10,7 +10,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -141,61 +141,14 @@ if sys.platform != "win32":
     from toolcrib.environments.host_paths import FolderEntry, open_entry
 
 
-class SnapshotFiles(Protocol):
-    """The files of one environment. Paths are absolute; every method may block and raise OSError."""
+class LocalFiles:
+    """The files of this machine. Paths are absolute; every method may block and raise OSError."""
 
     def fetch(self, paths: Sequence[str], limit: int) -> None:
-        """Look at these paths and everything below them at once, if that is quicker and within `limit` bytes."""
-        ...
+        """Look at these paths and everything below them at once, if that is quicker; here it is not."""
 
     def look(self, path: str) -> FileState:
         """What is at the path itself; a file without its digest."""
-        ...
-
-    def read(self, path: str, state: FileState, largest: float) -> tuple[FileState, bytes | None]:
-        """A file as it is when it is read: its state, and its content unless it is too large."""
-        ...
-
-    def names(self, folder: str) -> list[str]:
-        """What is in a folder, sorted."""
-        ...
-
-    def real(self, path: str) -> str:
-        """The path with every link followed, including the last one."""
-        ...
-
-    def put(self, path: str, state: FileState, content: bytes) -> None:
-        """Make the path a file, folder or link as described, atomically; an existing file or link is replaced."""
-        ...
-
-    def set_access(self, path: str, state: FileState) -> None:
-        """Give a file or folder its mode and owner."""
-        ...
-
-    def set_time(self, path: str, state: FileState) -> None:
-        """Restore the modification time of a file that was deleted, if the environment can do that."""
-        ...
-
-    def sync(self) -> None:
-        """Wait until everything that was restored is on the disk."""
-        ...
-
-    def move(self, path: str, to: str) -> None:
-        """Rename a file; nothing may exist at the new path."""
-        ...
-
-    def remove(self, path: str) -> None:
-        """Remove a file, a link or an empty folder; a missing path is not an error."""
-        ...
-
-
-class LocalFiles:
-    """The files of this machine."""
-
-    def fetch(self, paths: Sequence[str], limit: int) -> None:
-        """Nothing to do: every access is quick."""
-
-    def look(self, path: str) -> FileState:
         try:
             about = os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -205,15 +158,19 @@ class LocalFiles:
         return state_of(about, path)
 
     def read(self, path: str, state: FileState, largest: float) -> tuple[FileState, bytes | None]:
+        """A file as it is when it is read: its state, and its content unless it is too large."""
         return read_state(path, state, largest)
 
     def names(self, folder: str) -> list[str]:
+        """What is in a folder, sorted."""
         return sorted(os.listdir(folder))  # noqa: PTH208 - names, not paths
 
     def real(self, path: str) -> str:
+        """The path with every link followed, including the last one."""
         return os.path.realpath(path)
 
     def put(self, path: str, state: FileState, content: bytes) -> None:
+        """Make the path a file, folder or link as described, atomically; an existing file or link is replaced."""
         with _spot(path, make_folders=True) as spot:
             if state.kind == "folder":
                 # Open for the owner until its content is back; its own mode comes last.
@@ -233,6 +190,7 @@ class LocalFiles:
                 _unlink(temporary)
 
     def set_access(self, path: str, state: FileState) -> None:
+        """Give a file or folder its mode and owner."""
         with _spot(path) as spot:
             try:
                 descriptor = spot.open(os.O_RDONLY)
@@ -245,29 +203,33 @@ class LocalFiles:
             finally:
                 os.close(descriptor)
 
+    def set_time(self, path: str, state: FileState) -> None:
+        """Restore the modification time of a file that was deleted."""
+        if state.changed_ns:
+            times = state.changed_ns, state.changed_ns
+            with _spot(path) as spot:
+                os.utime(spot.name, ns=times, dir_fd=spot.folder, follow_symlinks=False)
+
     def sync(self) -> None:
+        """Wait until everything that was restored is on the disk."""
         # Once for all files: a sync for each of thousands would take minutes.
         os.sync()
 
     def move(self, path: str, to: str) -> None:
+        """Rename a file; nothing may exist at the new path."""
         with _spot(path) as source, _spot(to, make_folders=True) as target:
             if target.stat() is not None:
                 raise FileExistsError(errno.EEXIST, "something else is there now", to)
             os.rename(source.name, target.name, src_dir_fd=source.folder, dst_dir_fd=target.folder)
 
     def remove(self, path: str) -> None:
+        """Remove a file, a link or an empty folder; a missing path is not an error."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError), _spot(path) as spot:
             about = spot.stat()
             if about is not None and stat.S_ISDIR(about.st_mode):
                 os.rmdir(spot.name, dir_fd=spot.folder)
             else:
                 _unlink(spot)
-
-    def set_time(self, path: str, state: FileState) -> None:
-        if state.changed_ns:
-            times = state.changed_ns, state.changed_ns
-            with _spot(path) as spot:
-                os.utime(spot.name, ns=times, dir_fd=spot.folder, follow_symlinks=False)
 
 
 @contextlib.contextmanager

@@ -13,10 +13,10 @@ from pathlib import Path
 from toolcrib.config.os_errors import current_folder
 from toolcrib.config.settings import UndoSettings
 from toolcrib.core.errors import ToolcribError, UnknownName
-from toolcrib.undo.files import FileState, LocalFiles, SnapshotFiles
+from toolcrib.undo.files import FileState, LocalFiles
 from toolcrib.undo.path_snapshot import PathSnapshot
 from toolcrib.undo.records import CallRecord, ChangedFile, changes_of, kind_of, records_of, without_implied
-from toolcrib.undo.remote_files import Terminal, reopen_environment
+from toolcrib.undo.remote_files import SnapshotFiles, Terminal, reopen_environment
 from toolcrib.undo.restore import Restoration, UndoneFile
 from toolcrib.undo.store import REDO, UNDO, StoredCall, UndoStore, is_below
 from toolcrib.undo.workspace import Workspace

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from toolcrib.undo.files import MISSING, FileState, SnapshotFiles
+from toolcrib.undo.files import MISSING, FileState
+from toolcrib.undo.remote_files import SnapshotFiles
 from toolcrib.undo.store import MEGABYTE, UndoStore, is_below
 from toolcrib.undo.workspace import Workspace
 

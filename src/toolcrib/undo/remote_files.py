@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from toolcrib.core.environments import BackendPath, Environment, EnvironmentSpec
 from toolcrib.core.errors import EnvironmentFailed
-from toolcrib.undo.files import MISSING, FileState, Kind, with_content
+from toolcrib.undo.files import MISSING, FileState, Kind, LocalFiles, with_content
 
 T = TypeVar("T")
 
@@ -82,7 +82,7 @@ class Terminal(Protocol):
 
 
 class RemoteFiles:
-    """The files of one environment; fetches many at once, because every call takes a while.
+    """The files of one environment, with the methods of LocalFiles; fetches many at once, because all take a while.
 
     Called in a separate thread; the work runs on the environment's event loop.
     """
@@ -256,6 +256,9 @@ class RemoteFiles:
         except EnvironmentFailed as error:
             raise OSError(str(error)) from error
         return done
+
+
+SnapshotFiles = LocalFiles | RemoteFiles
 
 
 async def _address(environment: Environment) -> Mapping[str, str]:

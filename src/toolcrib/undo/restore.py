@@ -12,9 +12,10 @@ from typing import Literal
 from msgspec.structs import replace
 
 from toolcrib.config.files import OWNER_FOLDER
-from toolcrib.undo.files import SPECIAL, FileState, SnapshotFiles
+from toolcrib.undo.files import SPECIAL, FileState
 from toolcrib.undo.path_snapshot import PathSnapshot
 from toolcrib.undo.records import CHANGED_SINCE, changes_of, why_refused
+from toolcrib.undo.remote_files import SnapshotFiles
 from toolcrib.undo.store import DROPPED, CallStart, ChangeKey, StoredCall, StoredChange, UndoStore
 
 What = Literal["restored", "removed", "refused"]

@@ -29,9 +29,9 @@ from toolcrib.core.context import ToolContext, current_context
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.lazy import lazy
 from toolcrib.core.types import Effect, ToolEntry
-from toolcrib.undo.files import MISSING, FileState, LocalFiles, SnapshotFiles
+from toolcrib.undo.files import MISSING, FileState, LocalFiles
 from toolcrib.undo.path_snapshot import PathSnapshot, SnapshotLimits, UndoScope
-from toolcrib.undo.remote_files import RemoteFiles, environment_as_json
+from toolcrib.undo.remote_files import RemoteFiles, SnapshotFiles, environment_as_json
 from toolcrib.undo.store import MEGABYTE, CallStart, UndoStore, UndoStoreError, is_below
 from toolcrib.undo.workspace import Workspace, WorkspaceBeyondLimits, why_not_scanned
 
@@ -69,6 +69,8 @@ class _OpenCall:
     states: dict[str, FileState] = field(default_factory=dict)
     is_complete: bool = True
     head: tuple[str, str] = ("", "")
+    lost: list[str] = field(default_factory=list)
+    """Deletions that were not saved."""
 
     def note(self, *notes: str) -> None:
         self.start = replace(self.start, notes=tuple(dict.fromkeys((*self.start.notes, *notes))))
@@ -116,11 +118,10 @@ class Snapshotter:
             await asyncio.wait([work], timeout=CANCEL_SECONDS)
             raise
 
-    async def after(self, ctx: ToolContext, /) -> None:
+    async def after(self, ctx: ToolContext, /) -> tuple[str, ...]:
         with self._lock:
             _, opened = self._running.pop(id(ctx), (ctx, []))
-        if opened:
-            await asyncio.to_thread(self._after, opened, ctx)
+        return await asyncio.to_thread(self._after, opened, ctx) if opened else ()
 
     # Before a call
 
@@ -274,9 +275,10 @@ class Snapshotter:
 
     # After a call
 
-    def _after(self, opened: list[_OpenCall], ctx: ToolContext) -> None:
+    def _after(self, opened: list[_OpenCall], ctx: ToolContext) -> tuple[str, ...]:
         for one in opened:
             _survive("a call", self._end, one, ctx)
+        return tuple(f"{what}; undo cannot restore that" for one in opened for what in one.lost)
 
     def _end(self, call: _OpenCall, ctx: ToolContext) -> None:
         key = self._session_key(ctx) if call.commands else ""
@@ -288,16 +290,14 @@ class Snapshotter:
         workspace, why = call.scope.workspace, []
         if workspace is not None:
             try:
-                workspace.scan(lambda at, lost: self._finish(at, call, ctx, lost), ended=self._ended())
+                workspace.scan(lambda at, lost: self._finish(at, call, lost), ended=self._ended())
                 return
             except WorkspaceBeyondLimits as error:
                 why = [f"not saved: {error}"]
         with self.store.write() as connection:
-            self._finish(connection, call, ctx, {}, *why)
+            self._finish(connection, call, {}, *why)
 
-    def _finish(
-        self, connection: sqlite3.Connection, call: _OpenCall, ctx: ToolContext, lost: dict[str, str], *notes: str
-    ) -> None:
+    def _finish(self, connection: sqlite3.Connection, call: _OpenCall, lost: dict[str, str], *notes: str) -> None:
         """Record what the call left at the paths that it names, and that it has ended."""
         after = self._snapshot(call, None)
         after.take_recorded(path for path in call.states if path not in after.states)
@@ -311,11 +311,9 @@ class Snapshotter:
         has_changed = any(not old.is_same(new) for old, new in changes.values())
         if head != call.head and (has_changed or self.store.has_changes(connection, call.start.id)):
             notes = (*notes, f"HEAD stays at {head[0]}: undo restores files, not what git has checked out")
-        for path, what in lost.items():
-            if path not in call.states:
-                notes = (*notes, f"not recorded: {what}")
-                _report(ctx, f"{what}, which undo cannot restore")
-        self.store.end(connection, call.start.id, changes, notes=notes)
+        call.lost = [what for path, what in lost.items() if path not in call.states]
+        notes = (*notes, *(f"not recorded: {what}" for what in call.lost))
+        self.store.end(connection, call.start.id, changes, notes)
 
     def _ended(self) -> list[str]:
         """The calls whose commands have ended in the background since."""

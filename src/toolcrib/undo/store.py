@@ -243,21 +243,22 @@ class UndoStore:
         if len(content) < LARGE_BYTES:
             connection.execute("INSERT OR IGNORE INTO contents VALUES (?, ?)", (digest, content))
             return
-        path = self._contents / digest.hex()
+        path = f"{self._contents}/{digest.hex()}"
         with contextlib.suppress(OSError):
-            if path.stat().st_size == len(content):
+            if os.stat(path).st_size == len(content):  # noqa: PTH116 - quick
                 return
         make_folder(self._contents)
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
-        try:
+        temporary = f"{path}.{os.getpid()}.new"
+        with contextlib.ExitStack() as on_error:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, OWNER_FILE)
+            on_error.callback(Path(temporary).unlink, missing_ok=True)
             with os.fdopen(descriptor, "wb", buffering=0) as stream:
                 left = memoryview(content)
                 while left:
                     left = left[stream.write(left) :]
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+            os.rename(temporary, path)  # noqa: PTH104 - quick
+            # Not in any case: an unlink in vain may wait for the disk.
+            on_error.pop_all()
 
     def content(self, state: FileState) -> bytes:
         """The stored content of a file; raises OSError with the reason if there is no copy."""
@@ -308,8 +309,6 @@ class UndoStore:
         connection: sqlite3.Connection,
         call: str,
         after: Mapping[str, tuple[FileState, FileState]],
-        *,
-        outcome: Outcome = "finished",
         notes: Sequence[str] = (),
     ) -> None:
         """Record the states before and after a call; one that changed nothing is forgotten."""
@@ -324,11 +323,10 @@ class UndoStore:
             "ON CONFLICT (call, path) DO UPDATE SET after = excluded.after",
             rows,
         )
-        self.close_call(connection, call, outcome, notes)
+        self._close_call(connection, call, "finished", notes)
 
-    def close_call(
-        self, connection: sqlite3.Connection, call: str, outcome: Outcome, notes: Sequence[str] = ()
-    ) -> None:
+    @staticmethod
+    def _close_call(connection: sqlite3.Connection, call: str, outcome: Outcome, notes: Sequence[str] = ()) -> None:
         about = connection.execute("SELECT about FROM calls WHERE id = ?", (call,)).fetchone()
         if about is None:
             return
@@ -384,7 +382,7 @@ class UndoStore:
                     rows,
                 )
             if call in ended or (process != self.process and not _is_alive(process)):
-                self.close_call(connection, call, "detached" if outcome == "detached" else "interrupted")
+                self._close_call(connection, call, "detached" if outcome == "detached" else "interrupted")
 
     @staticmethod
     def _named_by_others(connection: sqlite3.Connection, call_id: str, position: int) -> set[bytes]:

@@ -306,35 +306,34 @@ class Workspace:
     # What git ignores
 
     def _visit_ignored(self, scan: _Scan) -> None:
-        """Look at what the rules ignore, except for what can be rebuilt: whether anything was deleted."""
+        """Look at what the rules ignore: whether anything was deleted there."""
+        roots = {key[1:] for key in self._listings if key.startswith(b"/")}
+        for folder in self._ignored.keys() & self._listings.keys():
+            for name, is_folder in self._ignored[folder].items():
+                path = _join(folder, name)
+                if name == GIT or self._root + b"/" + path in self._excluded:
+                    continue
+                if not self._left_out.ignores(path, is_folder=is_folder):
+                    roots.add(path)
+                elif is_folder and b"cache" not in name:
+                    was_there, is_there = self._counts.get(path), os.path.lexists(self._root + b"/" + path)
+                    self._counts[path] = is_there
+                    if was_there and not is_there:
+                        scan.lost[self._text(path)] = f"the ignored folder {os.fsdecode(path)}/ was deleted"
         room, size = IGNORED_FILES, 0
-        roots = sorted(
-            _join(folder, name)
-            for folder, names in self._ignored.items()
-            if folder in self._listings or not folder
-            for name, is_folder in names.items()
-            if name != GIT and not self._left_out.ignores(_join(folder, name), is_folder=is_folder)
-        )
-        known = {key[1:] for key in self._listings if key.startswith(b"/")}
-        for root in sorted({*roots, *known}):
-            if self._root + b"/" + root in self._excluded:
-                continue
+        for root in sorted(roots):
             found, count = _tree_of(self._root + b"/" + root, room)
             inside = sum(about.st_size for about in found.values()) if found is not None else 0
-            if found is None or size + inside > IGNORED_BYTES:
-                scan.dirty |= {b"/" + root} if self._listings.pop(b"/" + root, None) is not None else set()
-            else:
+            if found is not None and size + inside <= IGNORED_BYTES:
                 room, size = room - len(found), size + inside
                 self._compare_ignored(scan, root, found)
+            elif self._listings.pop(b"/" + root, None) is not None:
+                scan.dirty.add(b"/" + root)
             gone = self._counts.get(root, 0) - count
-            if gone > 0 and not scan.is_nobodys:
-                many = "more than " if self._counts[root] > COUNTED_FILES else ""
-                what = f"{many}{gone:,} ignored file{'' if gone == 1 else 's'} deleted in {os.fsdecode(root)}/"
-                scan.lost[self._text(root)] = what
-            if b"/" + root in self._listings or not count:
-                self._counts.pop(root, None)
-            else:
-                self._counts[root] = count
+            if gone > 0:
+                what = "an ignored file was" if gone == 1 else f"{gone:,} ignored files were"
+                scan.lost[self._text(root)] = f"{what} deleted in {os.fsdecode(root)}/"
+            self._counts[root] = 0 if b"/" + root in self._listings else count
 
     def _compare_ignored(self, scan: _Scan, root: bytes, found: dict[bytes, os.stat_result]) -> None:
         """Compare a small tree with what is known of it; what is new or changed in it is nobody's concern."""

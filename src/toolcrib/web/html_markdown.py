@@ -6,7 +6,7 @@ Finds the main part of a page by its elements (`main`, `article`), and leaves ou
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from html.parser import HTMLParser
 from urllib.parse import urljoin
 
@@ -38,7 +38,9 @@ MAX_DEPTH = 150
 MIN_MAIN_CHARS = 200
 _SPACE = re.compile(r"[ \t\r\n\f]+")
 _LANGUAGE = re.compile(r"(?:^|\s)(?:language|lang|highlight-source)-([\w+#.-]+)")
-_INVISIBLE = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
+_INVISIBLE = re.compile(
+    r"display\s*:\s*none|visibility\s*:\s*hidden|font-size\s*:\s*0(?:px|em|%)?\s*(?:;|!|$)", re.IGNORECASE
+)
 
 
 class Element:
@@ -162,11 +164,18 @@ def _is_hidden(element: Element) -> bool:
     attributes = element.attributes
     return (
         element.tag in HIDDEN
-        or "hidden" in attributes
-        or attributes.get("aria-hidden") == "true"
+        or is_invisible(attributes)
         or attributes.get("role") in AROUND_ROLES
         or (element.tag in AROUND and attributes.get("role") != "main")
-        or bool(_INVISIBLE.search(attributes.get("style", "")))
+    )
+
+
+def is_invisible(attributes: Mapping[str, str]) -> bool:
+    """Whether an element says itself that nobody sees it."""
+    return (
+        "hidden" in attributes
+        or attributes.get("aria-hidden") == "true"
+        or _INVISIBLE.search(attributes.get("style", "")) is not None
     )
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from html import unescape
 from typing import Any
 from urllib.parse import urljoin
 from xml.etree import ElementTree
 
-from toolcrib.web.html_markdown import Element, page_title, parse_html, to_markdown
+from toolcrib.web.html_markdown import Element, is_invisible, page_title, parse_html, to_markdown
 from toolcrib.worker_processes import WorkerAnswer, serve_jobs
 
 MAX_ENTRIES = 200
@@ -139,6 +139,7 @@ _NEEDS_SCRIPT = re.compile(r"(?:enable|requires?|needs?|turn on)\s{1,3}java\s?sc
 _LINK = re.compile(r"\]\([^)\s]*\)")
 _NO_TEXT = ("script", "style", "svg", "template")
 _AROUND = ("nav", "footer", "aside")
+_MAYBE_HIDDEN = "//*[@hidden or @aria-hidden or @style]"
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -225,7 +226,7 @@ def _library_text(page: str, url: str) -> tuple[str, str, bool] | None:
     if tree is None:
         return None
     title = _lxml_title(tree)
-    _drop_surroundings(tree)
+    _drop_boilerplate(tree)
     if url:
         _make_links_absolute(tree, url)
     mains = tree.xpath('//main|//*[@role="main"]')
@@ -243,15 +244,22 @@ def _library_text(page: str, url: str) -> tuple[str, str, bool] | None:
     return title, text, shown >= MIN_CHARS and shown >= MIN_MAIN_SHARE * main_chars
 
 
-def _drop_surroundings(tree: Any) -> None:
+def _drop_boilerplate(tree: Any) -> None:
     """Take out what is never content: the library copies it many times, and at worst takes a menu for the page."""
     for element in list(tree.iter(*_NO_TEXT)):
         # The library reads the data that a page gives for machines.
         if element.get("type") != "application/ld+json":
             element.drop_tree()
-    around = [one for one in tree.iter(*_AROUND) if next(one.iterancestors(*_AROUND), None) is None]
-    if _chars(tree) - sum(map(_chars, around)) >= MIN_CHARS:
-        for element in around:
+    # What nobody sees is often meant for machines only; a page that shows itself later by a script is kept.
+    _drop_if_enough_is_left(tree, [one for one in tree.xpath(_MAYBE_HIDDEN) if is_invisible(one.attrib)])
+    _drop_if_enough_is_left(tree, tree.iter(*_AROUND))
+
+
+def _drop_if_enough_is_left(tree: Any, elements: Iterable[Any]) -> None:
+    found = dict.fromkeys(elements)
+    outer = [one for one in found if not any(above in found for above in one.iterancestors())]
+    if outer and _chars(tree) - sum(map(_chars, outer)) >= MIN_CHARS:
+        for element in outer:
             element.drop_tree()
 
 

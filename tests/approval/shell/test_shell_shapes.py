@@ -55,6 +55,13 @@ REPEATED = {
     "clusters": ("rm " + ("-" + "x" * 63 + " ") * 500 + "; ", 30),
 }
 NESTED = {
+    "client copies": ("psql -c '", "\\copy ", 9_000, "'"),
+    "copies to": ('psql -c "', "copy to ", 7_000, '"'),
+    "client groups": ("psql -c '", "\\g(", 19_000, "'"),
+    "client backticks": ("psql -c '", "\\set a ", 8_000, "`'"),
+    "client targets": ("mysql -e '", "tee a\n", 9_000, "'"),
+    "languages": ('psql -c "', "create function ", 3_500, '"'),
+    "addresses in code": ("node -e '", "0x7f", 4_700, " fetch('"),
     "perl code": ("perl -e '", 'open("', 3_000, "'"),
     "python code": ("python3 -c '", "x = 1\n", 9_000, "'"),
     "python brackets": ("python3 -c '", "[1+", 9_000, "'"),

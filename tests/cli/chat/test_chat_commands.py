@@ -158,7 +158,7 @@ def test_undo_takes_back_the_exchange_and_puts_files_back(home: Path, tmp_path: 
         assert (work / "kept.txt").read_text() == "as it was"
         chat.wait_idle()
         chat.enter("/redo")
-        chat.wait_for_answer("/redo", "1 file was restored")
+        chat.wait_for_answer("/redo", "1 file was changed again as before the undo.")
         assert (work / "kept.txt").read_text() == "written by the tool"
         chat.wait_idle()
         chat.enter("/diff")

@@ -226,19 +226,30 @@ def test_nobody_can_be_asked_through_a_pipe(home: Path) -> None:
     assert "no user can answer" in session_text(home)
 
 
-@pytest.mark.services
-def test_a_question_of_a_command_does_not_hang_a_pipe(home: Path, tmp_path: Path) -> None:
-    """Where nobody can answer, `/undo` takes the exchange back and leaves the files alone."""
+@pytest.mark.parametrize(
+    ("after", "is_kept", "told"),
+    [
+        ("y\nnext\n", False, "1 file was restored."),
+        ("no\nnext\n", True, "Keep the files as they are"),
+        ("next\n", True, "nobody can answer"),
+        ("", True, "Keep the files as they are"),
+    ],
+    ids=["yes", "no", "another question", "end"],
+)
+def test_undo_through_a_pipe_takes_its_answer_from_the_next_line(
+    home: Path, tmp_path: Path, after: str, is_kept: bool, told: str
+) -> None:
+    """A line that is no answer counts as no, and is a question like any other; so does the end of the input."""
     file = tmp_path / "new.txt"
     make_home(home, [{"call": "write_text", "arguments": {"path": str(file)}}, {"say": "Written."}, {"say": "Next."}])
 
-    done = run_piped(home, "write\n/undo\nnext\n", "--yolo", cwd=tmp_path)
+    done = run_piped(home, f"write\n/undo\n{after}", "--yolo", cwd=tmp_path)
 
     assert done.returncode == 0
-    assert done.stdout == "Written.\n\nNext.\n\n"
+    assert done.stdout == "Written.\n\n" + ("Next.\n\n" if after else "")
     assert "Undone" in done.stderr
-    assert "nobody can answer" in done.stderr
-    assert file.exists()
+    assert told in done.stderr
+    assert file.exists() is is_kept
 
 
 def test_the_end_of_a_background_process_is_told_between_turns(home: Path, gate: Path) -> None:

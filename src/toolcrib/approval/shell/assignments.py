@@ -174,6 +174,8 @@ def judge_hook(runner: Runner, name: str, value: ExpandedWord, state: ShellState
             judge_variable(runner, name, value, call, site)
     elif name in ("BASH_ENV", "ENV"):
         runner.calculate(value.text, state.copy())
+        if not value.text:
+            return
         if name == "BASH_ENV" or re.match(r"[/~.]", value.text):
             runner.report("unknown_code", f"makes every shell that starts run a file, through {name}", site)
     elif "$(" in value.text or "`" in value.text:

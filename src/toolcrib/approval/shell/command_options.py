@@ -27,6 +27,7 @@ from toolcrib.approval.shell.rules.base import SPECS, CommandCall
 from toolcrib.approval.shell.rules.other_tools import TEXT_PROGRAMS
 from toolcrib.approval.shell.runner import CommandLocation, Runner
 from toolcrib.approval.shell.script_code import (
+    DELETES,
     STARTS_PROCESSES,
     judge_literal_commands,
     judge_script_code,
@@ -59,6 +60,7 @@ BOUND = re.compile(
 )
 NOT_LOADED = frozenset(("", "-", "/dev/stdin", "/dev/null", "NONE", "NORC", "DEFAULTS", "none"))
 MAX_COMMAND = 8192
+MAX_TEXT = 2_000
 
 
 TEXTS = TEXT_PROGRAMS | name_set(
@@ -120,6 +122,7 @@ def judge_unlisted(runner: Runner, call: CommandCall, site: CommandLocation) -> 
         return
     use = Use(runner, call, site, call.program)
     words = call.words[:MAX_LINES]
+    judge_address_to_run(use, words)
     for number, word in enumerate(words):
         text = word.text
         if text in CALLED_BY_WRAPPERS or ("/" in text and text.rpartition("/")[2] in CALLED_BY_WRAPPERS):
@@ -138,12 +141,40 @@ def judge_unlisted(runner: Runner, call: CommandCall, site: CommandLocation) -> 
             judge_literal_commands(runner, literals_of(line), call, site)
 
 
+def judge_address_to_run(use: Use, words: list[ExpandedWord]) -> None:
+    """Report code that a program which nothing is known about installs or runs from an address."""
+    if use.call.program in OPENS_ADDRESSES:
+        return
+    address = next((each for word in words if (each := CODE_ADDRESS.search(word.text))), None)
+    if address is None or (address.group().startswith("http") and OFFICIAL_INDEX.match(address.group())):
+        return
+    if any(INSTALLS.fullmatch(word.text.partition("=")[0]) for word in words):
+        use.runner.report("remote_code", f"may install or run what is at {address.group()[:80]}", use.site)
+
+
+CODE_ADDRESS = re.compile(
+    r"(?:git\+(?:https?|ssh)|git::\w+|https?|git|ssh|hg\+https?)://(?!(?:localhost|127\.|0\.0\.0\.0|\[::1\])[:/]?)\S{3,}"
+)
+INSTALLS = re.compile(
+    r"-{0,2}(?:install|add|run|exec|execute|apply|init|load|import|source|plugin|plugins|channels?|repo|remote-add|tap|fetch-and-run"
+    r"|from-module|-from-module|extension|extensions|register|bootstrap|deploy|index|registry|repository)"
+)
+OPENS_ADDRESSES = name_set(
+    "open xdg-open firefox chromium google-chrome lynx w3m links lighthouse k6 ab wrk hey siege vegeta locust "
+    "hurl newman "
+    "playwright cypress puppeteer yt-dlp youtube-dl ffmpeg mpv vlc svn hg jj http https xh gh glab feh timg"
+)
+"""Programs that show, test or copy what is at an address."""
+
+
 def judge_unknown_word(use: Use, before: str, text: str) -> None:
     """Judge a word that may be a command, contain one, or name a file to run."""
     name, equals, value = text.partition("=") if text.startswith("-") else ("", "", text)
     option = name if equals else before
     if not value or len(value) > MAX_COMMAND:
         return
+    if "(" in value and DELETES.search(value[:MAX_TEXT]):
+        use.report("may delete a directory")
     if " " in value:
         if not equals and not RUNS_NEXT.fullmatch(before):
             # An operand of a program is a text as often as a command.

@@ -11,7 +11,7 @@ from toolcrib.approval.shell.expansion import Expander, further_input, loop_valu
 from toolcrib.approval.shell.findings import FindingLog
 from toolcrib.approval.shell.fork_bombs import is_bomb, spawns_itself, spawns_without_end
 from toolcrib.approval.shell.handlers import HANDLERS
-from toolcrib.approval.shell.handlers.builtins import judge_alias_name, judge_condition
+from toolcrib.approval.shell.handlers.builtins import judge_alias_name, judge_condition, judge_function_name
 from toolcrib.approval.shell.judge import (
     help_only,
     judge,
@@ -482,6 +482,7 @@ class Evaluator:
         self.defined.append((name, node.body, self.source, self.site))
         if is_bomb(name, node.body):
             self.bombs.add(name)
+        judge_function_name(self, name, self.source[node.start : node.end], self.whole_site())
         return NOTHING
 
     def define_alias(self, name: str, text: str, site: CommandLocation) -> None:

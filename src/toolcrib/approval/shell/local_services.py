@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from toolcrib.approval.shell.model import ExpandedWord, name_set
+from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, name_set
 from toolcrib.approval.shell.paths import place, reached
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import CommandLocation, Runner
@@ -17,7 +17,7 @@ CONNECTORS = name_set(
 )
 """Programs that connect to an address or a socket among their words."""
 HERE = (
-    r"(?:localhost|127(?:\.\d+){1,3}|0\.0\.0\.0|\[?::1\]?|\[?::ffff:127[\d.]+\]?|ip6-localhost|0x7f\w+|2130706433"
+    r"(?:localhost|127(?:\.\d+){1,3}|0\.0\.0\.0|\[?::1\]?|\[?::ffff:127[\d.]+\]?|ip6-localhost|0x7f[0-9a-f]{6}|2130706433"
     r"|(?<![\w.])0|(?<![\w./])(?=:))"
 )
 OWN_PORT = re.compile(HERE + r"[:/ ]8642\b(?!/+health)|/dev/tcp/(?:localhost|127[\d.]*|::1)/8642\b", re.IGNORECASE)
@@ -98,7 +98,9 @@ def socket_path(before: str, text: str) -> str:
 
 
 def is_service(path: str, state: ShellState) -> bool:
-    """True for a socket of a daemon or an agent: one outside the workspace, or with the name of one."""
+    """True for a socket of a daemon or an agent: one outside the workspace, of unknown place, or with such a name."""
+    if UNKNOWN in path:
+        return True
     target = reached(state.home + path[1:] if path.startswith("~/") else path, state)
     if is_control_socket(target, state):
         return True

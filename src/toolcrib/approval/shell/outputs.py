@@ -111,14 +111,14 @@ PRINTS_KEYS = re.compile(
     r"|git credential\b|docker-credential-\w+)"
 )
 """Commands that print a key, the variables of a program, or what was copied last."""
-PACKS = name_set("tar gtar bsdtar zip 7z 7za cpio git")
+PACKS = name_set("tar gtar bsdtar zip 7z 7za cpio git docker podman")
 
 
 def packs_to_output(call: CommandCall) -> bool:
     """True for an archive of many files that goes to the next program."""
     texts = [word.text for word in call.words]
-    if call.program == "git":
-        return texts[:1] in (["archive"], ["bundle"])
+    if call.program in ("git", "docker", "podman"):
+        return texts[:1] in (["archive"], ["bundle"], ["save"], ["export"])
     if call.program in ("tar", "gtar", "bsdtar"):
         creates = any(re.fullmatch(r"-?[A-Za-z]*c[A-Za-z]*|--create", text) for text in texts[:2])
         return creates and ("-" in texts or not call.arguments.has("-f", "--file"))
@@ -316,6 +316,9 @@ _SILENT = name_set(
 """Programs that look at a file without printing its contents."""
 
 
+GIT_SHOWS = name_set("show log diff cat-file grep blame archive whatchanged format-patch")
+
+
 def with_keys(call: CommandCall, data: StreamData) -> StreamData:
     """What an interpreter prints, marked if its code reads variables with keys."""
     if call.program in INTERPRETERS and keys_in_code(call):
@@ -329,7 +332,9 @@ def output_of(call: CommandCall) -> StreamData:
     origin = data.origin
     for word in call.words:
         origin |= word.origin
-        path = reached(word.text.removeprefix("@"), call.state)
+        # `git show HEAD:.env` names a file, too.
+        text = word.text.partition(":")[2] if call.program == "git" and ":" in word.text else word.text
+        path = reached(text.removeprefix("@"), call.state)
         if word.text and (is_secret(path) or (word.glob and secrets_by_pattern(word, call.state))):
             origin |= Origin.SECRET
         elif word.text and is_private(path):
@@ -344,6 +349,6 @@ def output_of(call: CommandCall) -> StreamData:
         origin |= Origin.SECRET_FILE
     if call.program in NAMES_FILES and any(is_protected(reached(word, call.state), call.state) for word in call.words):
         origin |= Origin.PROTECTED_FILE
-    if call.program in _SILENT:
+    if call.program in _SILENT and not (call.program == "git" and call.words and call.words[0].text in GIT_SHOWS):
         origin &= ~(Origin.SECRET | Origin.PRIVATE)
     return StreamData(data.text, origin)

@@ -90,10 +90,29 @@ def judge_words(runner: Runner, call: CommandCall, site: CommandLocation, *, han
     judge_options(runner, call, site)
     judge_connection(runner, call, site)
     judge_protected(runner, call, site)
+    if call.state.fetched and call.program in BUILDS:
+        judge_fresh_clone(runner, call, site)
     if call.program in STARTS_WITH_FILES and not CONFIG_FOLDERS.isdisjoint(call.state.variables):
         judge_start_files(runner, call, site)
     if (not handled or call.program in HALF_KNOWN) and call.program not in READERS:
         judge_unlisted(runner, call, site)
+
+
+BUILDS = name_set(
+    "make gmake cmake ninja pip pip3 uv npm pnpm yarn bun cargo go python python3 bash sh node ruby rake mvn "
+    "gradle just task "
+    "docker composer bundle gem poetry tox nox pytest"
+)
+
+
+def judge_fresh_clone(runner: Runner, call: CommandCall, site: CommandLocation) -> None:
+    """Report a program that builds or runs what was just cloned from a host that few people use."""
+    places = [call.state.cwd, *(resolve(word, call.state) for word in call.words[:20] if word.text[:1] != "-")]
+    for folder in call.state.fetched:
+        unusual = call.state.aliases.get("fetched " + folder)
+        if unusual and any(path == folder or path.startswith(folder + "/") for path in places):
+            runner.report("remote_code", f"builds or runs what was just cloned from {unusual[:80]}", site)
+            return
 
 
 def judge_start_files(runner: Runner, call: CommandCall, site: CommandLocation) -> None:

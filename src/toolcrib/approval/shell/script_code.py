@@ -36,8 +36,8 @@ DELETES = re.compile(
     r"array_map\(\s*['\"]unlink|Remove-Item|Directory\.Delete|RemoveDirectory|"
     r"Deno\.remove(?:Sync)?\([^)]{0,200}recursive|Dir\.glob.{0,200}(?:delete|unlink)|"
     r"\.rm\([^)]{0,200}recursive|find\(\s*sub\s*\{[^}]{0,200}unlink|Dir\[.{0,200}(?:delete|unlink)|delete-directory|File\.rm_rf|\bdelete\([^)]{0,200},\s*['\"]rf|file\s+delete\s+-force|"
-    r"removeItem|removeFile|deleteDirectory|deleteRecursively|deltree|remove_dir_all|removeDirectoryRecursive|del_dir_r|"
-    r"fs/promises['\"]\)\.rm\b|(?:glob|readdir|listdir|lines|entries|popen)\b.{0,200}\b(?:unlink|os\.remove|File\.delete|rm)\b|"
+    r"removeItem|removeDir\b|file\.remove\(|Directory\.Delete|FileUtils\.delete|removeFile|deleteDirectory|deleteRecursively|deltree|remove_dir_all|removeDirectoryRecursive|del_dir_r|"
+    r"fs/promises['\"]\)\.rm\b|(?:glob|readdir\w*|listdir|lines|entries|popen|<\*[^>]*>)(?!\w).{0,200}\b(?:unlink\w*|os\.remove|File\.delete|rm)\b|"
     r"rm\([^)]{0,200}recursive\s*=\s*true|unlink\([^)]{0,200}recursive\s*=\s*T)"
 )
 NETWORK_SHELL = re.compile(
@@ -124,7 +124,7 @@ NATIVE = re.compile(
 )
 """What loads or calls native code, which nothing here can read."""
 LOGIN_ITEM = re.compile(r"login item|keystroke|key code")
-APPLE_DELETES = re.compile(r"\b(?:delete|empty (?:the )?trash|erase|move .+ to (?:the )?trash)\b")
+APPLE_DELETES = re.compile(r"\b(?:delete|empty (?:the )?trash|erase|move .{1,60} to (?:the )?trash)\b")
 WORD_LIST = re.compile(r"\bqw\s*[({\[/<]([^)}\]/>]{1,400})")
 CHANGES_FILES = re.compile(
     r"(?<![=\-])>(?!=)|\b(?:\w*[wW]rite\w*|append\w*|copy\w*|cp\w*|rename\w*|move\w*|mv|sym_?link\w*|link\w*|unlink\w*|delete\w*"

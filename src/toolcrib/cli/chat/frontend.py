@@ -38,6 +38,10 @@ class InputListener(Protocol):
         """Wait until nothing is running."""
         ...
 
+    async def wants_line(self) -> None:
+        """Wait until nothing is running, or a question of the chat itself needs a line."""
+        ...
+
     def interrupt(self) -> None:
         """Ctrl-C."""
         ...
@@ -232,7 +236,7 @@ class LineFrontend:
         if self._at_terminal:
             await self._prompt_when_idle(listener)
         else:
-            await listener.settled()
+            await listener.wants_line()
         if not self._typed and not self._ended:
             await self._notifications.wait()
         self._notifications.clear()

@@ -23,6 +23,7 @@ T = TypeVar("T")
 
 ANY_ANSWER = "Enter a number, choose with the arrow keys, or type your own answer."
 YES_OR_NO = "Enter y or n, or choose with the arrow keys."
+YES, NO = ("y", "yes"), ("n", "no")
 NOBODY = "nobody can answer: the input of this chat does not come from a terminal"
 
 
@@ -83,6 +84,8 @@ class ChatAsker:
         self._turns = QuestionQueue()
         self._loop = asyncio.get_running_loop()
         self._answer: asyncio.Future[str] | None = None
+        self._wants_line = asyncio.Event()
+        """Set while the next line of the input is an answer, from a pipe as well."""
 
     @property
     def is_attended(self) -> bool:
@@ -92,6 +95,15 @@ class ChatAsker:
     @property
     def is_waiting(self) -> bool:
         return self._answer is not None
+
+    async def wait_for_question(self, other: Coroutine[Any, Any, None]) -> None:
+        """Wait until a question is open, or for something else."""
+        waits = [asyncio.ensure_future(one) for one in (other, self._wants_line.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waits:
+                one.cancel()
 
     async def ask(self, ctx: ToolContext, question: str, choices: tuple[str, ...]) -> str:
         """The person's answer: one of the choices, or free text."""
@@ -103,19 +115,23 @@ class ChatAsker:
     async def confirm(self, question: str, yes: str, no: str) -> bool:
         """Whether the person says yes: by y or n, by number, in words, or with the arrow keys."""
         while True:
-            answer = await self.put(question, (yes, no), hint=YES_OR_NO)
-            if answer.lower() in (yes.lower(), "y", "yes"):
+            answer = await self._put(question, (yes, no), YES_OR_NO)
+            if answer.lower() in (yes.lower(), *YES):
                 return True
-            if answer.lower() in (no.lower(), "n", "no"):
+            if answer.lower() in (no.lower(), *NO):
                 return False
             self._frontend.show(Text(clean(f"{answer!r} is neither yes nor no."), "yellow"))
 
-    async def put(self, question: str, choices: tuple[str, ...] = (), *, hint: str = ANY_ANSWER) -> str:
+    async def put(self, question: str, choices: tuple[str, ...] = ()) -> str:
         """Like `ask`, for the chat itself; raises UsageError if nobody can answer."""
         if not self._attended:
             raise UsageError(NOBODY)
+        return await self._put(question, choices, ANY_ANSWER)
+
+    async def _put(self, question: str, choices: tuple[str, ...], hint: str) -> str:
         async with self._turns.turn():
             self._answer = self._loop.create_future()
+            self._wants_line.set()
             self._status.ask(choices, hint)
             self._show(question, choices, hint)
             self._frontend.await_person(f"toolcrib asks: {question}")
@@ -123,6 +139,7 @@ class ChatAsker:
                 return await self._answer
             finally:
                 self._answer = None
+                self._wants_line.clear()
                 self._status.asked()
                 self._frontend.refresh()
 
@@ -132,6 +149,12 @@ class ChatAsker:
         if self._answer is None or self._answer.done() or not answer:
             return ""
         answer = chosen(answer, self._status.choices)
+        self._wants_line.clear()
+        if not self._attended and answer.lower() not in (*(one.lower() for one in self._status.choices), *YES, *NO):
+            # In a pipe, whoever wrote this line may not have expected a question.
+            self._answer.set_result(NO[0])
+            self._frontend.show(Text(f"{NOBODY}; that counts as no", "yellow"))
+            return ""
         self._answer.set_result(answer)
         return answer
 

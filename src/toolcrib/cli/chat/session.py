@@ -28,7 +28,7 @@ from toolcrib.cli.chat.images import save_images
 from toolcrib.cli.chat.input import ChatCompleter
 from toolcrib.cli.chat.options import ChatOptions
 from toolcrib.cli.chat.questions import ChatApprover, ChatAsker
-from toolcrib.cli.chat.screen import THINKING, Screen
+from toolcrib.cli.chat.screen import THINKING, Notifications, Screen
 from toolcrib.cli.chat.session_commands import run_own_command
 from toolcrib.cli.chat.slash import SlashCommand, find_command, is_path, plugin_commands, split_command, user_command
 from toolcrib.cli.chat.slash_commands import COMMANDS
@@ -37,87 +37,13 @@ from toolcrib.cli.chat.status import HINT_SECONDS, STOPPING, Activity, Status, g
 from toolcrib.cli.chat.summary import chat_summary, greeting, replay, warnings
 from toolcrib.cli.chat.symbols import short_cost, short_count, symbols_for
 from toolcrib.cli.chat.terminal import TerminalFrontend, capture_stray_output, edit_line
-from toolcrib.cli.output import clean, one_line
+from toolcrib.cli.output import clean
 from toolcrib.config.environment import environment
 from toolcrib.config.settings import Settings
 from toolcrib.core.approvals import MODES, Mode
 from toolcrib.core.attempt import attempt_async
 from toolcrib.core.errors import ToolcribError, UnknownName
-from toolcrib.processes.events import ProcessEvent
 from toolcrib.providers.prices import prices_of
-from toolcrib.registry.reload import Reloaded, ToolFolderWatcher
-
-READER = "chat"
-SHOWN_OUTPUT_LINES = 5
-
-
-class Notifications:
-    """Prints notifications while the chat is idle; holds them back while the agent works."""
-
-    def __init__(self, host: AgentHost, screen: Screen, idle: asyncio.Event) -> None:
-        self._workshop = host
-        self._screen = screen
-        self._idle = idle
-        self._tools = ToolFolderWatcher(host.settings.home.tools_dir, host.runtime.registry)
-        self._changed = asyncio.Event()
-
-    def session_changed(self) -> None:
-        """The chat has switched to another session."""
-        self._changed.set()
-
-    async def before_turn(self) -> None:
-        """Reload the tool files that changed since the last turn."""
-        # Importing a tool file may block.
-        for one in await asyncio.to_thread(self._tools.refresh):
-            for line in reload_lines(one):
-                self._screen.note(line)
-        self._changed.set()
-
-    async def watch(self, session_id: Callable[[], str]) -> None:
-        """Print the events of the session's background processes until cancelled."""
-        while True:
-            self._changed.clear()
-            if not self._workshop.runtime.has_terminal:
-                # No process can have started before the first turn.
-                await self._changed.wait()
-                await self._idle.wait()
-                continue
-            await self._tell(session_id())
-
-    async def _tell(self, session: str) -> None:
-        processes = self._workshop.runtime.terminal.processes
-        waiting = asyncio.ensure_future(processes.next_events(session, READER))
-        changed = asyncio.ensure_future(self._changed.wait())
-        try:
-            await asyncio.wait([waiting, changed], return_when=asyncio.FIRST_COMPLETED)
-            if not waiting.done():
-                return
-            events = waiting.result()
-            await self._idle.wait()
-            for event in events:
-                for line in event_lines(event):
-                    self._screen.note(line)
-            await processes.acknowledge(session, READER, events)
-        finally:
-            waiting.cancel()
-            changed.cancel()
-            await asyncio.gather(waiting, changed, return_exceptions=True)
-
-
-def event_lines(event: ProcessEvent) -> list[str]:
-    """An event as text, with the last lines of its output."""
-    head, *output = event.describe().splitlines()
-    shown = [line for line in output if line.strip()][-SHOWN_OUTPUT_LINES:]
-    return [one_line(head), *(f"  {one_line(line)}" for line in shown)]
-
-
-def reload_lines(one: Reloaded) -> list[str]:
-    """The result of reloading a tool file."""
-    if one.problem:
-        return [f"tool file {one.path.name} was not reloaded: {one.problem}"]
-    lines = [f"tool {name} reloaded" for name in one.tools_added]
-    return lines + [f"tool {name} removed" for name in one.tools_removed]
-
 
 logger = logging.getLogger(__name__)
 
@@ -251,10 +177,10 @@ class ChatSession:
 
     def submit(self, text: str) -> None:
         if self._asker.is_waiting:
-            answer = self._asker.take(text)
-            if answer:
+            if answer := self._asker.take(text):
                 self.screen.echo(answer)
-            return
+            if answer or self._asker.is_attended:
+                return
         if not text.strip():
             return
         if text.lstrip().startswith("!") and text.strip("! \n"):
@@ -284,6 +210,9 @@ class ChatSession:
         await self._idle.wait()
         while self._asides:
             await asyncio.wait(self._asides)
+
+    async def wants_line(self) -> None:
+        await self._asker.wait_for_question(self.settled())
 
     def interrupt(self) -> None:
         now = time.monotonic()

@@ -46,6 +46,7 @@ async def undo(chat: Chat, words: str) -> None:
     undone = undo_last_exchange(chat)
     if undone is not None:
         chat.host.todo.restore(session_id, chat.agent.messages)
+        chat.screen.status.plan = chat.screen.plan()
         text = f"Undone: {one_line(undone.question)!r} and what followed ({plural(undone.count, 'message')})."
         chat.screen.say(text)
     of_exchange = [one for one in before if undone is not None and undone.call_ids.intersection(one.call_ids)]
@@ -152,7 +153,7 @@ def _show(chat: Chat, done: UndoResult, *, force: bool, dry_run: bool = False, r
     if not done.files and not done.calls:
         chat.screen.say(NOTHING_TO_REDO if redo else NOTHING)
         return
-    for line in outcome_lines(done, dry_run=dry_run):
+    for line in outcome_lines(done, dry_run=dry_run, redo=redo):
         chat.screen.note(line)
     if done.refused and not force:
         chat.screen.note(FORCE_HINT.replace("Add", "Type /undo with"))

@@ -136,6 +136,7 @@ class _Lines:
 @click.option("-c", "--continue", "continues", is_flag=True, help="Resume the latest session.")
 @click.option("--quiet", is_flag=True, help="Print only the answer, no progress.")
 @click.option("--json", "as_json", is_flag=True, help="With -q: print each event as a line of JSON.")
+@click.option("--connect", metavar="URL", help="Chat with the agent of a running `toolcrib serve` at this address.")
 @click.option("--dry-run", is_flag=True, help="With -q: print the calls the model requests without running them.")
 def chat(
     prompt: str | None,
@@ -151,6 +152,7 @@ def chat(
     continues: bool,
     quiet: bool,
     as_json: bool,
+    connect: str | None,
     dry_run: bool,
     mode: Mode | None,
 ) -> int:
@@ -170,6 +172,7 @@ def chat(
       git diff | toolcrib chat -q "Review this"
       toolcrib "What does @src/app.py do?"
       toolcrib chat --toolsets web,file --resume
+      toolcrib chat --connect http://127.0.0.1:8642
     """
     if continues and resume not in (None, LATEST):
         raise UsageError("--continue and --resume ID contradict each other; give one of them")
@@ -190,6 +193,10 @@ def chat(
         dry_run=dry_run,
         mode=mode,
     )
+    if connect is not None:
+        from toolcrib.cli.chat.remote import chat_with_server  # noqa: PLC0415 - few chats need it, and TLS is heavy
+
+        return chat_with_server(options, load_settings().home, connect)
     return open_chat(options)
 
 

@@ -35,9 +35,9 @@ def require_toolsets(names: Sequence[str] | None) -> None:
 def require_skills(job: Job) -> None:
     """Raises for a skill that a session in the job's folder would not find."""
     if job.skills:
-        shelf = open_runtime().context().services.skills.catalog(job.workdir)
+        catalog = open_runtime().context().services.skills.catalog(job.workdir)
         for name in job.skills:
-            shelf.get(name, advice="`toolcrib skills list` lists them all")
+            catalog.get(name, advice="`toolcrib skills list` lists them all")
 
 
 def warn_of_refused_commands(job: Job, settings: Settings) -> None:
@@ -80,10 +80,10 @@ def create_job(schedule: str, prompt: str | None, **options: Any) -> None:
       toolcrib cron create '@hourly' --script 'df -h /' --no-agent --name disk
     """
     settings, now = load_settings(), time.time()
-    wish = job_draft(schedule, prompt, options)
-    require_toolsets(wish.toolsets)
+    draft = job_draft(schedule, prompt, options)
+    require_toolsets(draft.toolsets)
     with open_jobs(settings) as store:
-        wanted = new_job(wish, job_author(), settings, store, now)
+        wanted = new_job(draft, job_author(), settings, store, now)
         require_skills(wanted)
         job = store.add(wanted)
         has_scheduler = bool(store.scheduler())
@@ -110,14 +110,14 @@ def update(wanted: str, schedule: str | None, prompt: str | None, **options: Any
       toolcrib cron update mail --deliver file:~/mail.txt
     """
     settings, now = load_settings(), time.time()
-    wish = job_draft(schedule, prompt, options)
-    if wish == JobDraft():
+    draft = job_draft(schedule, prompt, options)
+    if draft == JobDraft():
         raise UsageError("nothing to change; name an option, as in `toolcrib cron update JOB --schedule 'every 2h'`")
-    require_toolsets(wish.toolsets)
+    require_toolsets(draft.toolsets)
     with open_jobs(settings) as store:
         before = store.find(wanted)
-        changed = update_job(before, wish, job_author(), settings, store, now)
-        if wish.skills:
+        changed = update_job(before, draft, job_author(), settings, store, now)
+        if draft.skills:
             require_skills(changed)
         job = store.replace(changed, before)
     moments, meaning = next_runs_text(job, now)

@@ -135,7 +135,7 @@ def build(
         calls=calls,
         toolsets=named,
         instructions=f"These tools work on the machine where toolcrib runs, in the folder {folder}.",
-        end_session=lambda session_id: _end_session(runtime, session_id),
+        end_session=runtime.end_session,
     )
     return server, runtime
 
@@ -174,18 +174,6 @@ class _StopSignal:
     def _stop(self, number: signal.Signals) -> None:
         self.exit_code = INTERRUPTED if number == signal.SIGINT else 0
         self.event.set()
-
-
-async def _end_session(runtime: Runtime, session_id: str) -> None:
-    """End the processes of a client that disconnected, close its environments and browser, drop its grants."""
-    if runtime.has_terminal:
-        terminal = runtime.terminal
-        await terminal.loop.run(terminal.processes.registry.kill_all(session_id, source="client_gone"))
-        await terminal.loop.run(terminal.environments.close_session(session_id))
-    await runtime.services.end_session(session_id)
-    gate = getattr(runtime.gate, "made", None)
-    if gate is not None:
-        gate.grants.clear_session(session_id)
 
 
 def _log_with_ours() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import sys
+import webbrowser
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from msgspec.structs import replace
@@ -15,13 +16,23 @@ from toolcrib.api import adopt_runtime
 from toolcrib.cli.group import CommandGroup
 from toolcrib.cli.output import note, stdout_reserved
 from toolcrib.config.environment import environment
+from toolcrib.config.files import OWNER_FILE, replace_file
 from toolcrib.config.load import load_settings
+from toolcrib.config.serve_settings import ServeSettings
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import UsageError
+from toolcrib.http_server import base_url, open_socket
 from toolcrib.registry.default import registry
-
-if TYPE_CHECKING:
-    from toolcrib.serve.tokens import ServerTokens, TokenScope
+from toolcrib.serve.app import (
+    AgentServer,
+    only_server,
+    require_safe_start,
+    require_separate_owners,
+    require_usable_tls,
+    serve_agents,
+)
+from toolcrib.serve.login import PageLogins
+from toolcrib.serve.tokens import ServerTokens, TokenScope, require_strong
 
 TOKEN_VARIABLE = "TOOLCRIB_SERVE_TOKEN"
 INTERRUPTED = 130
@@ -32,16 +43,20 @@ LOGGERS = ("uvicorn",)
 @click.option("--host", help="The address to listen on; default: `serve.host`.")
 @click.option("--port", type=click.IntRange(0, 65535), help="The port to listen on; default: `serve.port`.")
 @click.option("--token-file", type=click.Path(path_type=Path), help="Read the owner's token from this file.")
+@click.option("--open", "is_opening", is_flag=True, help="Open the page in a browser, logged in.")
 @click.pass_context
-def serve(ctx: click.Context, host: str | None, port: int | None, token_file: Path | None) -> int | None:
-    """Serve the agent over HTTP.
+def serve(
+    ctx: click.Context, host: str | None, port: int | None, token_file: Path | None, is_opening: bool
+) -> int | None:
+    """Serve the agent over HTTP, with a web page.
 
     Programs talk to it as to OpenAI's API (`/v1`), or by toolcrib's own API (`/api`). Every request needs the token in
-    the header `Authorization: Bearer TOKEN`; `toolcrib serve token` prints it.
+    the header `Authorization: Bearer TOKEN`; `toolcrib serve token` prints it. The page is opened by a link that works
+    once; `toolcrib serve login` prints one.
 
     \b
     Examples:
-      toolcrib serve
+      toolcrib serve --open
       toolcrib serve --port 9000
       toolcrib serve token --new laptop --scope chat
     """
@@ -55,25 +70,11 @@ def serve(ctx: click.Context, host: str | None, port: int | None, token_file: Pa
     )
     settings = replace(settings, serve=chosen)
     tokens = _tokens(settings, token_file)
-    try:
-        with stdout_reserved():
-            return asyncio.run(_serve(settings, tokens))
-    except ModuleNotFoundError as error:
-        raise UsageError(f"the server needs more packages ({error}); run `pip install 'toolcrib[serve]'`") from error
+    with stdout_reserved():
+        return asyncio.run(_serve(settings, tokens, is_opening))
 
 
-async def _serve(settings: Settings, tokens: ServerTokens) -> int:
-    # Importing the web server takes a quarter of a second, and no other command needs it.
-    from toolcrib.http_server import base_url, open_socket  # noqa: PLC0415
-    from toolcrib.serve.app import (  # noqa: PLC0415
-        AgentServer,
-        only_server,
-        require_safe_start,
-        require_separate_owners,
-        require_usable_tls,
-        serve_agents,
-    )
-
+async def _serve(settings: Settings, tokens: ServerTokens, is_opening: bool) -> int:
     chosen = settings.serve
     require_safe_start(chosen, chosen.host)
     require_usable_tls(chosen)
@@ -96,9 +97,47 @@ async def _serve(settings: Settings, tokens: ServerTokens) -> int:
         asyncio.get_running_loop().add_signal_handler(number, stopped, number)
     url = base_url(listening, "https" if chosen.tls_certificate else "http")
     with only_server(settings.home):
+        # Other commands find the server by this file.
+        replace_file(settings.home.serve_address_file, _reachable(url).encode(), mode=OWNER_FILE)
         note(f"Serving at {url}; `toolcrib serve token` prints the token. Press Ctrl-C to stop.")
-        await serve_agents(server, chosen.host, listening, stop)
+        try:
+            _show_page(server.logins, chosen, is_opening)
+            await serve_agents(server, chosen.host, listening, stop)
+        finally:
+            settings.home.serve_address_file.unlink(missing_ok=True)
     return code
+
+
+def _reachable(url: str) -> str:
+    """The URL under which this machine reaches a server that listens on all its addresses."""
+    return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+
+
+def _show_page(logins: PageLogins, settings: ServeSettings, is_opening: bool) -> None:
+    """Open the page, or say how to; a link goes to a person's screen only, never into the log of a service."""
+    if is_opening and webbrowser.open(logins.create_link(settings)):
+        note("The page opens in your browser; `toolcrib serve login` prints a link for another one.")
+    elif sys.stderr.isatty():
+        note(f"Open the page with this link, once, within 10 minutes: {logins.create_link(settings)}")
+    else:
+        note("`toolcrib serve login` prints a link to the page.")
+
+
+@serve.command("login")
+@click.option("--token", "name", metavar="NAME", default="owner", help="Log in with the rights of this further token.")
+def login(name: str) -> None:
+    """Print a link that logs a browser in to the running server's page.
+
+    It works once, within 10 minutes.
+
+    \b
+    Examples:
+      toolcrib serve login
+      toolcrib serve login --token phone
+    """
+    settings = load_settings()
+    tokens = _tokens(settings, None)
+    click.echo(PageLogins(settings.home, tokens).create_link(settings.serve, name))
 
 
 @serve.command("token")
@@ -141,10 +180,6 @@ def token(name: str | None, scopes: tuple[TokenScope, ...], owner: str, revoke: 
 
 
 def _tokens(settings: Settings, file: Path | None) -> ServerTokens:
-    try:
-        from toolcrib.serve.tokens import ServerTokens, require_strong  # noqa: PLC0415 - imports the web server
-    except ModuleNotFoundError as error:
-        raise UsageError(f"the server needs more packages ({error}); run `pip install 'toolcrib[serve]'`") from error
     if file is not None:
         source = f"the file {str(file)!r}"
         # An empty file must not fall back to the stored token.
@@ -157,3 +192,6 @@ def _log_with_ours() -> None:
     for handler in logging.getLogger("toolcrib").handlers:
         for name in LOGGERS:
             logging.getLogger(name).addHandler(handler)
+
+
+serve.lazy("install", "serve_install:install", "Start the server when you log in.")

@@ -27,16 +27,16 @@ MAX_DESCRIPTION_CHARS = 100
 def find_skills() -> SkillCatalog:
     """All skills, including those of plugins."""
     runtime = open_runtime()
-    shelf: SkillCatalog = runtime.context().services.skills.catalog(runtime.workspace)
-    return shelf
+    catalog: SkillCatalog = runtime.context().services.skills.catalog(runtime.workspace)
+    return catalog
 
 
-def require_skill(shelf: SkillCatalog, name: str) -> Skill:
+def require_skill(catalog: SkillCatalog, name: str) -> Skill:
     """The skill with this name, even if hidden or disabled; raises UnknownSkill with the nearest names."""
-    for skill in shelf.hidden:
-        if name == skill.name and not any(one.name == name for one in shelf.skills):
+    for skill in catalog.hidden:
+        if name == skill.name and not any(one.name == name for one in catalog.skills):
             return skill
-    return shelf.get(name, advice="`toolcrib skills list` lists them all")
+    return catalog.get(name, advice="`toolcrib skills list` lists them all")
 
 
 def complete_skills(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
@@ -69,15 +69,15 @@ def list_skills(category: str, as_json: bool) -> None:
     Each object of --json has the keys name, description, category, source (user, folder, plugin, bundled or project),
     path, hidden_by (why the agent does not see it, or empty) and problem (why it cannot be read, or empty).
     """
-    shelf = find_skills()
+    catalog = find_skills()
     wanted = category.strip("/")
     found = [
         skill
-        for skill in (*shelf.skills, *shelf.hidden)
+        for skill in (*catalog.skills, *catalog.hidden)
         if not wanted or skill.category == wanted or skill.category.startswith(f"{wanted}/")
     ]
     if wanted and not found:
-        known = ", ".join(sorted({skill.category for skill in shelf.skills if skill.category})) or "none"
+        known = ", ".join(sorted({skill.category for skill in catalog.skills if skill.category})) or "none"
         advice = "`toolcrib skills list` lists all skills"
         raise UsageError(f"no skill is in the category {category!r}; the categories are: {known}; {advice}")
     if as_json:
@@ -182,8 +182,8 @@ def check_skills(targets: tuple[str, ...], as_json: bool) -> int:
     return 1 if any(problem.severity == "error" for _, problem in found) else 0
 
 
-def _all(shelf: SkillCatalog) -> list[Skill]:
-    return [skill for skill in (*shelf.skills, *shelf.hidden) if skill.source != "bundled"]
+def _all(catalog: SkillCatalog) -> list[Skill]:
+    return [skill for skill in (*catalog.skills, *catalog.hidden) if skill.source != "bundled"]
 
 
 def _meant(target: str) -> list[Skill]:
@@ -191,9 +191,9 @@ def _meant(target: str) -> list[Skill]:
     path = Path(target).expanduser()
     is_path = os.sep in target or target.startswith((".", "~")) or path.name.lower() == SKILL_FILE.lower()
     if not is_path:
-        shelf = find_skills()
-        if any(skill.name == target for skill in (*shelf.skills, *shelf.hidden)) or not path.is_dir():
-            return [require_skill(shelf, target)]
+        catalog = find_skills()
+        if any(skill.name == target for skill in (*catalog.skills, *catalog.hidden)) or not path.is_dir():
+            return [require_skill(catalog, target)]
     folder = path.parent if path.name.lower() == SKILL_FILE.lower() else path
     one = skill_at(folder)
     found = [one] if one is not None else list(find_in(folder, "folder"))

@@ -63,6 +63,8 @@ def run_tool(name: str, arguments: str, yolo: bool, shows_traceback: bool) -> in
         result = runtime.call_sync(entry.name, given if isinstance(given, dict) else text, ctx)
     content = result.content
     sys.stdout.write((content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)) + "\n")
+    for notice in result.notices:
+        note(f"{notice}.")
     if raised.error is not None and shows_traceback:
         sys.stderr.write("".join(traceback.format_exception(raised.error)))
     elif raised.error is not None:

@@ -141,7 +141,7 @@ def _show_outcome(session: str, done: UndoResult, *, dry_run: bool, as_json: boo
     if not done.files and not done.calls:
         print_line(NOTHING_TO_REDO if redo else NOTHING)
         return
-    for line in outcome_lines(done, dry_run=dry_run):
+    for line in outcome_lines(done, dry_run=dry_run, redo=redo):
         print_line(line)
     if done.refused and not force:
         note(FORCE_HINT)

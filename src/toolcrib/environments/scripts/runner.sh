@@ -163,6 +163,12 @@ __tc_finish() {
 
 shopt -s expand_aliases extglob
 mapfile -d '' -t __tc_before 2>/dev/null <"$__tc_folder/state"
+# A function of that name would run instead of all that follows, and could leave out what marks a command.
+while [[ $'\n'$__tc_before == *$'\n'@(builtin\ \(\)|declare\ -fx?(t)\ builtin$'\n')* ]]; do
+    __tc_before=$'\n'$__tc_before
+    __tc_before=${__tc_before//$'\n''builtin ()'/$'\n''__tc_no_builtin ()'}
+    __tc_before=${__tc_before//$'\n''declare -fx'?(t)' builtin'$'\n'/$'\n'}
+done
 mapfile -d '' -t __tc_dump 2>/dev/null <"$__tc_folder/dump"
 mapfile -d '' -t __tc_trap 2>/dev/null <"$__tc_folder/trap"
 __tc_mv=/bin/mv

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -85,15 +86,19 @@ def _with_cookie(send: Send, cookies: Sequence[str]) -> Send:
     return send_with_cookie
 
 
-def http_app(server: ToolServer, guard: RequestGuard) -> ASGIApp:
-    """The whole server as an ASGI application."""
-    app = server.protocol.streamable_http_app(
+def protocol_app(server: ToolServer) -> Starlette:
+    """The protocol as an ASGI application, without a guard; its lifespan must run."""
+    return server.protocol.streamable_http_app(
         streamable_http_path=PATH,
         max_request_body_size=MAX_BODY_BYTES,
         # RequestGuard checks Host and Origin for every address that we may listen on.
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
     )
-    return GuardMiddleware(app, guard)
+
+
+def http_app(server: ToolServer, guard: RequestGuard) -> ASGIApp:
+    """The whole server as an ASGI application."""
+    return GuardMiddleware(protocol_app(server), guard)
 
 
 def open_socket(host: str, port: int) -> socket.socket:

@@ -316,10 +316,20 @@ TRUSTED_NAMES = name_set("sudo su doas ssh scp sftp gpg passwd login pass op")
 """Programs that are given passwords or keys."""
 
 
+def judge_function_name(runner: Runner, name: str, text: str, site: CommandLocation) -> None:
+    """Report a function that puts something before a program with passwords, or sends its arguments elsewhere."""
+    body = text.partition("{")[2].rpartition("}")[0].strip(" \t\n;")
+    wraps = re.fullmatch(rf"(?:\w+=\S*\s+)*(?:command|builtin)?\s*{re.escape(name)}\b[^;&|\n]*", body) is not None
+    if name in TRUSTED_NAMES and not wraps:
+        runner.report("unknown_code", f"makes the name {name!r} run something else first", site)
+
+
 def judge_alias_name(runner: Runner, name: str, text: str, site: CommandLocation) -> None:
     """Report an alias that hides a dangerous program, or that puts something before a program with passwords."""
     program = text.strip().rpartition("/")[2]
-    if name in TRUSTED_NAMES and not re.fullmatch(rf"\s*(?:\S*/)?{re.escape(name)}(?:\s[^;&|`$<>]*)?", text):
+    if name in TRUSTED_NAMES and not re.fullmatch(
+        rf"\s*(?:/(?:usr/|opt/)?(?:[\w.-]+/)*)?{re.escape(name)}(?:\s[^;&|`$<>]*)?", text
+    ):
         runner.report("unknown_code", f"makes the name {name!r} run something else first", site)
     if program != name and program in DANGEROUS_BY_ARGUMENTS:
         runner.report("unknown_code", f"makes the name {name!r} run {program}", site)

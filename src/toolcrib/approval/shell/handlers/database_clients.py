@@ -48,6 +48,7 @@ SQL_OPTIONS: dict[str, tuple[str, ...]] = {
     "heroku": ("-c", "--command"),
     "supabase": (),
 }
+MAX_COMMANDS = 200
 POSITIONAL_SQL = frozenset({"sqlite3", "duckdb", "bq", "turso"})
 ESCAPE = re.compile(r"\\!\s*(.+)$|^[ \t]*(?:\.sh(?:ell)?\b|\.sys(?:tem)?\b|system\b|!|host\b)\s*+(.+)$", re.MULTILINE)
 """What a client passes to a shell."""
@@ -55,33 +56,34 @@ TARGET = re.compile(
     r"^[ \t]*\.(?:output|once|save|backup|log|excel|www|read|import|clone|cd|open"
     r"|archive)\b(?:[ \t]+-\S+)*[ \t]+(?P<sqlite>.+)$"
     r"|\\(?:o|out|w|write|g|gx|i|ir|include|include_relative|s|T|P|\.|lo_import|lo_export"
-    r"|cd)\b(?:[ \t]*\([^)]*\))?[ \t]*(?:\d+[ \t]+)?"
+    r"|cd)\b(?:[ \t]*\([^)(]{0,100}\))?[ \t]*(?:\d+[ \t]+)?"
     r"(?P<psql>\|.+|'[^']*'|\"[^\"]*\"|[^\s\\;]+)"
     r"|^[ \t]*(?:tee|pager|source|spool|nopager|edit)\b[ \t]+(?P<mysql>[^;\n]+)",
     re.MULTILINE,
 )
 """What a client's own command writes to, reads from, or pipes to: a file, or a command after a bar."""
 COPY = re.compile(
-    r"\\copy\b.*?\b(?:to|from)\s+(?P<program>program\s+)?(?P<target>'(?:[^']|'')*'|\"[^\"]*\"|\S+)", re.I | re.S
+    r"\\copy\b[^\\]{1,200}?\b(?:to|from)\s+(?P<program>program\s+)?(?P<target>'(?:[^']|'')*'|\"[^\"]*\"|\S+)",
+    re.I | re.S,
 )
-BACKTICKS = re.compile(r"\\\w+[^\n`]*`([^`]+)`")
+BACKTICKS = re.compile(r"\\\w+[^\n`\\]{0,200}`([^`]+)`")
 SETS_VARIABLE = re.compile(r"\\setenv\s+(\w+)\s+('[^']*'|\"[^\"]*\"|\S+)")
 RUNS_RESULTS = re.compile(r"\\gexec\b")
 LOADS = re.compile(
-    r"load_extension\s*\(|^[ \t]*\.load\b|\binstall\s+plugin\b|\bcreate\s+function\b.*\bsoname\b"
+    r"load_extension\s*\(|^[ \t]*\.load\b|\binstall\s+plugin\b|\bcreate\s+function\b.{1,120}?\bsoname\b"
     r"|\binstall\s+\S+\s+from\s+'"
-    r"|\bcreate\s+(?:or\s+replace\s+)?(?:function|procedure|language|extension)\b.*\b(?:plpython\w*|plperlu|pltclu|plsh|language\s+c)\b"
+    r"|\bcreate\s+(?:or\s+replace\s+)?(?:function|procedure|language|extension)\b.{0,200}?\b(?:plpython\w*|plperlu|pltclu|plsh|language\s+c)\b"
     r"|^[ \t]*load\s+'[^']*/",
     re.IGNORECASE | re.MULTILINE,
 )
 EDITS = re.compile(r"\bedit\s*\(\s*[^,()]+,\s*'([^']+)'", re.IGNORECASE)
 WRITES = re.compile(
     r"\b(?:into\s+(?:out|dump)file|vacuum\s+(?:\w+\s+)?into|attach(?:\s+database)?|export\s+database|writefile\s*\("
-    r"|backup\s+(?:database\s+\w+\s+)?to(?:\s+disk\s*=)?|restore\s+from|lo_export\s*\(\s*\d+\s*,|\bcopy\b[^;]*?\bto)\s*\(?\s*'([^']{1,400})'",
+    r"|backup\s+(?:database\s+\w+\s+)?to(?:\s+disk\s*=)?|restore\s+from|lo_export\s*\(\s*\d+\s*,|\bcopy\b[^;]{1,120}?\bto)\s*\(?\s*'([^']{1,400})'",
     re.IGNORECASE,
 )
 STRING = re.compile(r"'([^'\n]{2,400})'|\"([^\"\n]{2,400})\"")
-REMOTE_TARGET = re.compile(r"\bcopy\b[^;]*?\bto\s+'(?:s3|gs|gcs|r2|https?|az|abfss)://", re.IGNORECASE)
+REMOTE_TARGET = re.compile(r"\bcopy\b[^;]{1,120}?\bto\s+'(?:s3|gs|gcs|r2|https?|az|abfss)://", re.IGNORECASE)
 SENDING_SHELL = re.compile(
     r"\s*(?:\w+=\S*\s+)*(?:\S*/)?(?:ba|z|da|k|a|fi)?sh\b(?!.*\s-c)|\s*(?:\S*/)?(?:python[\d.]*|perl|ruby|node|php)\s*-?$"
 )
@@ -128,7 +130,7 @@ def judge_sql(runner: Runner, call: CommandCall, text: str, site: CommandLocatio
         write(runner, target, call, site)
     for editor in EDITS.findall(text):
         pipe_to(runner, editor, call, site)
-    if REMOTE_TARGET.search(text):
+    if "://" in text and REMOTE_TARGET.search(text):
         runner.report("exfiltration", "copies data to an address on the network", site)
     if LOADS.search(text):
         runner.report("unknown_code", "loads a library or a language into the database", site)
@@ -154,7 +156,10 @@ def judge_client_commands(runner: Runner, call: CommandCall, text: str, site: Co
             pipe_to(runner, target, call, site)
         else:
             write(runner, target, call, site)
-    for found in TARGET.finditer(text):
+    for number, found in enumerate(TARGET.finditer(text)):
+        if number >= MAX_COMMANDS:
+            runner.report("sql", "has more commands of the client than can be analysed", site)
+            return
         target = (found.group("sqlite") or found.group("psql") or found.group("mysql") or "").strip()
         if target.startswith(("|", "'|", '"|')) or found.group().lstrip().startswith(("pager", "\\P")):
             pipe_to(runner, target.strip("'\"").lstrip("|").strip("'\""), call, site)

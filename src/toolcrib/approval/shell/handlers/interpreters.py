@@ -244,6 +244,10 @@ def python_module(
             judge_source_of_python(runner, call, site)
         elif arguments.operands:
             python_file(runner, arguments.operands[0], call, site)
+    elif name in ("pickle", "marshal", "shelve"):
+        for file in arguments.operands:
+            if place(resolve(file, call.state), call.state) in ("temporary", "outside"):
+                runner.report("unknown_code", f"unpacks objects from {file.text}, which may run code", site)
     elif name in ("zipfile", "tarfile"):
         unpack_with_module(runner, arguments, call, site)
     elif name in ("venv", "virtualenv"):
@@ -350,6 +354,8 @@ def inline_values(words: list[ExpandedWord], options: tuple[str, ...]) -> list[E
             found.extend(words[number + 1 : number + 2])
         elif equals and name in options:
             found.append(word.with_text(value))
+        elif ":" in text and text.partition(":")[0] in options:
+            found.append(word.with_text(text.partition(":")[2]))
         elif len(text) > 2 and text[:2] in options and text[1] in letters and not text.startswith("--"):
             found.append(word.with_text(text[2:]))
     return found

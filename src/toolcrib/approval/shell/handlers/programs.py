@@ -64,12 +64,19 @@ def remember_git(runner: Runner, call: CommandCall, site: CommandLocation) -> No
     elif words[:1] == ["clone"] and len(words) > 1:
         directory = words[2] if len(words) > 2 else words[1].rstrip("/").removesuffix(".git").rpartition("/")[2]
         call.state.fetched = (*call.state.fetched, resolve(directory, call.state))
+        if not USUAL_HOST.search(words[1]):
+            call.state.aliases["fetched " + resolve(directory, call.state)] = words[1]
     elif words[:2] in (["remote", "add"], ["remote", "set-url"]) and len(words) > 3:
         call.state.aliases["remote " + words[2]] = words[3]
     elif words[:1] == ["push"] and len(words) == 1 and any(name.startswith("remote ") for name in call.state.aliases):
         runner.report("exfiltration", "pushes the repository to a new address", site)
     elif words[:1] == ["push"] and len(words) > 1 and is_new_remote(words[1], call):
         runner.report("exfiltration", f"pushes the repository to the new address {words[1]}", site)
+
+
+USUAL_HOST = re.compile(
+    r"^(?!\w+://|[\w.-]+@)|//(?:[\w.-]+@)?(?:github|gitlab|bitbucket|codeberg)\.\w+/|@(?:github|gitlab|bitbucket)\.\w+:"
+)
 
 
 def is_new_remote(name: str, call: CommandCall) -> bool:

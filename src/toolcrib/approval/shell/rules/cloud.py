@@ -79,6 +79,26 @@ def says_delete(call: CommandCall) -> bool:
     return any(CLOUD_VERB.match(word) or CLOUD_OPENS.match(word) for word in words[:4])
 
 
+AWS_CHANGES = re.compile(
+    r"(?:modify|change|update|replace|put|set|associate|attach|import|enable|register|promote|transfer|share|swap|reassign"
+    r"|copy-snapshot|copy-image|create-(?:access-key|login-profile|policy|user|role|key-pair|service-specific-credential))(?:-|$)"
+)
+AWS_EVERYDAY = re.compile(
+    r"(?:update-kubeconfig|put-metric-data|put-log-events|put-events|put-item|put-object|put-record\w*|update-item|put-object-tagging"
+    r"|set-alarm-state|import-key-pair|put-object-acl_|update-table_|put-parameter|set-cookie)$"
+)
+
+
+def aws_changes(call: CommandCall) -> bool:
+    """True for a change of what exists; reading it, and writing data into it, is everyday work."""
+    words = [each.text for each in call.arguments.operands]
+    if len(words) < 2 or any(word.text in ("--dry-run", "--generate-cli-skeleton") for word in call.words):
+        return False
+    return words[0] not in ("s3", "configure", "sso", "sts") and bool(
+        AWS_CHANGES.match(words[1]) and not AWS_EVERYDAY.match(words[1])
+    )
+
+
 ACCESS_NOUN = re.compile(
     r"(?:[\w-]*-)?(?:iam|role|roles|policy|policies|firewall|firewall-rules?|nsg|security-groups?|access-keys?|keys|acl|ad|sp|rbac"
     r"|service-accounts?|service-principal|role-assignments?|permissions?|members?|tokens?|credentials?|secrets?|keyvault)(?:-[\w-]*)?$"
@@ -150,6 +170,14 @@ RULES = (
     ),
     Rule(
         "aws",
+        reason="changes cloud resources",
+        where=aws_changes,
+        key="cloud",
+        yes="aws ec2 modify-instance-attribute --instance-id i-1 --groups sg-1",
+        no="aws eks update-kubeconfig --name x",
+    ),
+    Rule(
+        "aws",
         reason="deletes stored objects",
         where=aws_storage,
         key="cloud",
@@ -196,6 +224,23 @@ RULES = (
         key="cloud",
         yes="az role assignment create --assignee x --role Owner",
         no="az role assignment list",
+    ),
+    Rule(
+        "gh glab",
+        "release create|upload|edit",
+        reason="publishes files",
+        key="cloud",
+        yes="gh release create v1 dist/x.tgz",
+        no="gh release view v1",
+    ),
+    Rule(
+        "gh glab",
+        "repo create|fork|sync|set-default_",
+        reason="publishes the repository",
+        flags="--public --push --source",
+        key="exfiltration",
+        yes="gh repo create x --public --source=. --push",
+        no="gh repo create x --private",
     ),
     Rule(
         "gh glab",

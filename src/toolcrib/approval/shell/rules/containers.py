@@ -172,6 +172,14 @@ RULES = (
     Rule("buildah", "rm|rmi|prune", reason="removes images", yes="buildah rm -a", no="buildah images"),
     Rule(
         "lxc incus",
+        "config|profile device",
+        reason="gives a container files or devices of the host",
+        where=operand(lambda text: re.match(r"source=/", text)),
+        yes="lxc config device add c d disk source=/ path=/h",
+        no="lxc config show c",
+    ),
+    Rule(
+        "lxc incus",
         "delete|stop|restore|restart|rebuild",
         reason="removes or stops containers",
         yes="lxc delete -f c1",

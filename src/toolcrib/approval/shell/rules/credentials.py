@@ -68,7 +68,7 @@ def kube_secret(call: CommandCall) -> bool:
     words = [each.text for each in call.arguments.operands]
     output = call.arguments.value("-o", "--output")
     shows = output is not None and not re.match(r"name|wide", output.text)
-    return any(re.match(r"secrets?(?:/|$)", word) for word in words[1:3]) and shows
+    return any(re.search(r"(?:^|,)secrets?(?:[/,]|$)", word) for word in words[1:3]) and shows
 
 
 def reads_macos_password(call: CommandCall) -> bool:
@@ -217,6 +217,17 @@ RULES = (
         key="credential",
         yes="op item get x",
         no="op account list",
+    ),
+    Rule(
+        "heroku railway netlify vercel eas fly flyctl render",
+        "config|variables|env:list|env:get|secret:list|env",
+        reason="prints the variables of a deployment, which hold secrets",
+        where=lambda call: (
+            not any(word.text in ("ls", "list", "add", "rm", "set", "unset", "--help") for word in call.words)
+        ),
+        key="credential",
+        yes="heroku config -a prod",
+        no="heroku apps:info -a prod",
     ),
     Rule(
         "keyctl",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from toolcrib.approval.shell.model import Origin
-from toolcrib.approval.shell.rules.base import CommandCall, DangerClass, Rule, after_sub
+from toolcrib.approval.shell.rules.base import CommandCall, DangerClass, Rule, after_sub, operand
 
 DANGERS = (
     DangerClass(
@@ -70,6 +70,14 @@ RULES = (
         where=for_real,
         yes="kubectl -n prod delete pod x",
         no="kubectl get pods",
+    ),
+    Rule(
+        KUBECTL,
+        "debug",
+        reason="opens a shell on a node with all its files",
+        where=operand(lambda text: re.match(r"nodes?/", text)),
+        yes="kubectl debug node/n1 -it --image=busybox",
+        no="kubectl debug pod/web --image=busybox",
     ),
     Rule(
         KUBECTL,

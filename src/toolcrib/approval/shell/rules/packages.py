@@ -95,7 +95,10 @@ def installs_file(call: CommandCall) -> bool:
 
 
 def installs_temporary(call: CommandCall) -> bool:
-    return any(re.match(r"(?:file://)?/(?:var/)?(?:tmp|dev/shm)/", word.text) for word in call.arguments.operands[1:])
+    return any(
+        re.match(r"(?:--find-links=|--index-url=|-f)?(?:file://)?/(?:(?:var/)?tmp|dev/shm)/", word.text)
+        for word in call.words[1:]
+    )
 
 
 KNOWN_TOOL = re.compile(
@@ -108,7 +111,8 @@ KNOWN_TOOL = re.compile(
 
 RULES = (
     Rule(
-        "yum dnf zypper apk opkg pkg pkg_add snap flatpak xbps-install eopkg tdnf microdnf installer msiexec brew",
+        "apt apt-get aptitude yum dnf zypper apk opkg pkg pkg_add snap flatpak xbps-install eopkg tdnf "
+        "microdnf installer msiexec brew",
         "install|localinstall|add|in|upgrade|-i|tap|remote-add",
         reason="installs a package from a file",
         where=installs_file,

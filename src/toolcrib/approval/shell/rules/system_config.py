@@ -412,6 +412,21 @@ RULES = (
         yes="git config --system x y",
         no="git config --list",
     ),
+    Rule(
+        "xdg-mime xdg-settings duti",
+        "default|install|set|uninstall",
+        reason="changes which program opens things",
+        yes="xdg-mime default x.desktop text/html",
+        no="xdg-mime query default text/html",
+    ),
+    Rule(
+        "vim vi nvim gvim",
+        reason="types commands into a running editor",
+        where=lambda call: any(word.text in ("--remote-send", "--remote-expr") for word in call.words),
+        key="unknown_code",
+        yes="nvim --server s --remote-send ':q'",
+        no="nvim --server s --remote x.txt",
+    ),
     Rule("history", reason="deletes the command history", flags="-c -d -w", yes="history -c", no="history 5"),
     Rule(
         "history",

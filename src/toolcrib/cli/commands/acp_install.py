@@ -1,4 +1,4 @@
-"""What editors need in their settings to start `toolcrib acp`."""
+"""`toolcrib acp install`: what editors need in their settings to start `toolcrib acp`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import shutil
 import sys
 from pathlib import Path
 
+import click
 from msgspec import Struct
 
+from toolcrib.cli.output import note
 from toolcrib.config.files import replace_file, writing
 from toolcrib.core.errors import UsageError
 from toolcrib.core.types import JsonObject
@@ -84,3 +86,22 @@ def own_command() -> list[str]:
     """How an editor starts this toolcrib; by its full path, because editors often have another PATH."""
     program = shutil.which(NAME) or str(Path(sys.executable).with_name(NAME))
     return [program, "acp"] if Path(program).exists() else [sys.executable, "-m", NAME, "acp"]
+
+
+@click.command(name="install")
+@click.argument("editor", type=click.Choice(["zed", "jetbrains", "neovim"]))
+@click.option("--write", is_flag=True, help="Write the settings file of the editor instead of printing what to add.")
+def install(editor: str, write: bool) -> None:
+    """Print what an editor needs in its settings, or write it there.
+
+    \b
+    Examples:
+      toolcrib acp install zed
+      toolcrib acp install jetbrains --write
+    """
+    found = settings_for(editor, Path.home())
+    if write:
+        note(write_settings(found))
+        return
+    click.echo(found.text)
+    note(found.hint)

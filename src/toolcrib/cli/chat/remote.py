@@ -1,0 +1,148 @@
+"""`toolcrib chat --connect URL`: a conversation with the agent of a running server, line by line."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import msgspec
+
+from toolcrib.agent.events import EXIT_CODES, AnyEvent
+from toolcrib.cli.chat.one_shot import ProgressPrinter
+from toolcrib.cli.chat.options import ChatOptions
+from toolcrib.cli.output import clean, error_line, is_interactive, note, one_line
+from toolcrib.cli.server_client import ServerClient, ServerRefused
+from toolcrib.config.paths import Home
+from toolcrib.core.errors import UsageError
+
+LEAVING = ("/quit", "/exit", "/q")
+UNUSABLE = ("model", "provider", "toolsets", "disabled_toolsets", "yolo", "max_turns", "cwd", "mode", "dry_run")
+_decode = msgspec.json.Decoder(AnyEvent).decode
+
+
+class RemoteChat:
+    """One conversation. The agent, its tools and its files are the server's."""
+
+    def __init__(self, client: ServerClient, options: ChatOptions) -> None:
+        self._client = client
+        self._options = options
+        self._session_id = self._resumed(options.resume)
+        self._printer = ProgressPrinter(note)
+        self._has_text = False
+
+    def _resumed(self, wanted: str | None) -> str | None:
+        if wanted is None:
+            return None
+        if wanted != "last":
+            return str(self._client.get(f"/api/sessions/{wanted}")["id"])
+        found = self._client.get("/api/sessions?limit=1")["sessions"]
+        if not found:
+            raise UsageError("the server has no sessions yet; leave out --resume")
+        return str(found[0]["id"])
+
+    def ask(self, text: str) -> int:
+        """Ask one question and print the answer; returns the exit code. Ctrl-C stops the run."""
+        run = self._client.post("/api/runs", {"text": text, "session_id": self._session_id})
+        self._session_id = run["session_id"]
+        try:
+            return self._follow(run["id"])
+        except KeyboardInterrupt:
+            self._client.post(f"/api/runs/{run['id']}/stop")
+            return self._follow(run["id"])
+
+    def _follow(self, run_id: str) -> int:
+        self._has_text = False
+        for event in self._client.events(run_id):
+            if self._options.as_json:
+                sys.stdout.write(msgspec.json.encode(event).decode() + "\n")
+                sys.stdout.flush()
+            kind = event["event"]
+            if kind == "question_asked":
+                self._answer(event)
+            elif kind == "run_ended":
+                return self._ended(event["result"])
+            elif not self._options.as_json:
+                self._show(kind, event)
+        return EXIT_CODES["interrupted"]
+
+    def _show(self, kind: str, event: dict[str, Any]) -> None:
+        if kind == "text_streamed":
+            self._has_text = True
+            sys.stdout.write(clean(event["text"]))
+            sys.stdout.flush()
+        elif kind == "turn_started":
+            self._end_text()
+        elif kind != "question_answered" and not self._options.quiet:
+            self._printer.on_event(_decode(msgspec.json.encode(event)))
+
+    def _end_text(self) -> None:
+        if self._has_text:
+            self._has_text = False
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+
+    def _ended(self, result: dict[str, Any]) -> int:
+        if not self._options.as_json:
+            self._end_text()
+            if result.get("problem"):
+                error_line(result["problem"])
+        return EXIT_CODES[result["outcome"]]
+
+    def _answer(self, asked: dict[str, Any]) -> None:
+        """Ask the person at this terminal; without one, the question waits for somebody else."""
+        self._end_text()
+        note(clean(asked["text"]))
+        if asked["command"]:
+            note(f"  {clean(asked['command'])}")
+        for reason in asked["reasons"]:
+            note(f"  - {one_line(reason)}")
+        if not is_interactive():
+            note(f"It waits for `toolcrib approvals answer {asked['code']}`.")
+            return
+        is_approval = asked["kind"] == "approval"
+        prompt = f"{' / '.join(asked['choices'])}? " if asked["choices"] else "> "
+        said = _line(prompt) or ("deny" if is_approval else "")
+        try:
+            if is_approval:
+                choice = next((one for one in asked["choices"] if one.startswith(said.lower())), "deny")
+                self._client.post(f"/api/approvals/{asked['id']}", {"choice": choice})
+            else:
+                self._client.post(f"/api/questions/{asked['id']}", {"text": said})
+        except ServerRefused as error:
+            # Somebody else was quicker, or this token may not.
+            note(str(error))
+
+
+def chat_with_server(options: ChatOptions, home: Home, url: str) -> int:
+    """Answer one question, or chat until the person leaves; returns the exit code."""
+    defaults = ChatOptions()
+    given = [name for name in UNUSABLE if getattr(options, name) != getattr(defaults, name)]
+    if given:
+        named = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise UsageError(f"{named} cannot be used with --connect: the server's config decides it")
+    chat = RemoteChat(ServerClient.of_home(home, url), options)
+    if options.query is not None:
+        return chat.ask(options.query)
+    if not is_interactive():
+        raise UsageError("there is no terminal to chat at; ask one question with `-q TEXT`")
+    if options.prompt:
+        chat.ask(options.prompt)
+    while (text := _line("> ")) is not None and text not in LEAVING:
+        if text:
+            try:
+                chat.ask(text)
+            except ServerRefused as error:
+                error_line(str(error))
+    return 0
+
+
+def _line(prompt: str) -> str | None:
+    """A line from the terminal, asked for on stderr; None at its end."""
+    sys.stderr.write(prompt)
+    sys.stderr.flush()
+    try:
+        line = sys.stdin.readline()
+    except KeyboardInterrupt:
+        sys.stderr.write("\n")
+        return None
+    return line.strip() if line else None

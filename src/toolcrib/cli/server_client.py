@@ -1,0 +1,160 @@
+"""A client of a running `toolcrib serve`, with the standard library alone: commands start faster without more."""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import json
+import ssl
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+from toolcrib.config.environment import environment
+from toolcrib.config.paths import Home
+from toolcrib.core.errors import ToolcribError, UsageError
+
+TOKEN_VARIABLE = "TOOLCRIB_SERVE_TOKEN"
+REQUEST_SECONDS = 60.0
+STREAM_SECONDS = 60.0
+"""How long a stream may be silent; the server sends a comment every few seconds."""
+RECONNECTS = 5
+NO_SERVER = "no server is running in this home; start one with `toolcrib serve`, or name one with `--connect URL`"
+
+
+class ServerRefused(ToolcribError):
+    """The server answered with an error. `status` is that of the HTTP response."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ServerClient:
+    """Requests to one server."""
+
+    def __init__(self, url: str, home: Home) -> None:
+        """Raises UsageError for an address that the token must not go to."""
+        self._address = _address(url)
+        self._token = _token(self._address, home)
+
+    @classmethod
+    def of_home(cls, home: Home, url: str = "") -> ServerClient:
+        """The server at this URL; without one, the one that works in this home."""
+        if not url:
+            try:
+                url = home.serve_address_file.read_text(encoding="utf-8").strip()
+            except FileNotFoundError:
+                raise UsageError(NO_SERVER) from None
+        return cls(url, home)
+
+    def get(self, path: str) -> Any:
+        return self._json("GET", path)
+
+    def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        return self._json("POST", path, body)
+
+    def events(self, run_id: str) -> Iterator[dict[str, Any]]:
+        """The events of a run as they happen; a dropped connection goes on after the last one seen."""
+        last, failures = 0, 0
+        while True:
+            try:
+                for number, event in self._stream(run_id, last):
+                    last, failures = number, 0
+                    yield event
+                    if event["event"] == "run_ended":
+                        return
+            except (OSError, http.client.HTTPException) as error:
+                failures += 1
+                if failures > RECONNECTS:
+                    raise self._unreachable(error) from error
+
+    def _stream(self, run_id: str, after: int) -> Iterator[tuple[int, dict[str, Any]]]:
+        connection = self._connection(STREAM_SECONDS)
+        try:
+            connection.request("GET", self._path(f"/api/runs/{run_id}/events"), headers=self._headers(after))
+            response = connection.getresponse()
+            if response.status != http.client.OK:
+                raise _refused(response)
+            number = after
+            for line in response:
+                text = line.decode("utf-8").rstrip("\n")
+                if text.startswith("id: "):
+                    number = int(text[4:])
+                elif text.startswith("data: "):
+                    yield number, json.loads(text[6:])
+        finally:
+            connection.close()
+
+    def _json(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        connection = self._connection(REQUEST_SECONDS)
+        content = None if body is None else json.dumps(body).encode()
+        headers = self._headers() | ({"Content-Type": "application/json"} if content is not None else {})
+        try:
+            connection.request(method, self._path(path), content, headers)
+            response = connection.getresponse()
+            if response.status >= http.client.BAD_REQUEST:
+                raise _refused(response)
+            return json.loads(response.read())
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unreachable(error) from error
+        finally:
+            connection.close()
+
+    def _connection(self, seconds: float) -> http.client.HTTPConnection:
+        host, port = self._address.hostname or "", self._address.port
+        if self._address.scheme == "https":
+            return http.client.HTTPSConnection(host, port, timeout=seconds, context=ssl.create_default_context())
+        return http.client.HTTPConnection(host, port, timeout=seconds)
+
+    def _headers(self, after: int = 0) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self._token}", **({"Last-Event-ID": str(after)} if after else {})}
+
+    def _path(self, path: str) -> str:
+        return self._address.path.rstrip("/") + path
+
+    def _unreachable(self, error: Exception) -> UsageError:
+        url = self._address.geturl()
+        return UsageError(f"cannot reach the server at {url} ({error}); check that `toolcrib serve` runs there")
+
+
+def _address(url: str) -> SplitResult:
+    try:
+        address = urlsplit(url if "//" in url else f"http://{url}")
+        _ = address.port
+    except ValueError as error:
+        raise UsageError(f"{url!r} is no URL of a server ({error}); give one such as http://127.0.0.1:8642") from error
+    if address.scheme not in ("http", "https") or not address.hostname:
+        raise UsageError(f"{url!r} is no URL of a server; give one such as http://127.0.0.1:8642")
+    if address.scheme == "http" and not _is_loopback(address.hostname):
+        raise UsageError(f"the token would cross the network unencrypted to {address.hostname!r}; use https")
+    return address
+
+
+def _token(address: SplitResult, home: Home) -> str:
+    given = environment().get(TOKEN_VARIABLE, "").strip()
+    if given:
+        return given
+    if not _is_loopback(address.hostname or ""):
+        # The token of this home is not for other machines.
+        raise UsageError(f"put the token of {address.hostname!r} into {TOKEN_VARIABLE}")
+    try:
+        return home.serve_token_file.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        raise UsageError(f"there is no token in this home; put the server's into {TOKEN_VARIABLE}") from None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _refused(response: http.client.HTTPResponse) -> ServerRefused:
+    text = response.read().decode("utf-8", "replace")
+    try:
+        said = json.loads(text)["error"]
+    except (ValueError, KeyError, TypeError):
+        said = text[:200] or response.reason
+    return ServerRefused(f"the server refuses: {said}", response.status)

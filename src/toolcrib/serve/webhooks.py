@@ -1,0 +1,123 @@
+"""Webhooks: other services start runs, each at an address of its own with a secret of its own.
+
+The signature of the raw body is the only way in. What was sent is data: the prompt comes from the config, and the run
+has the toolsets that the config gives it. A delivery counts once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+import time
+from collections.abc import Callable, Mapping
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from toolcrib.config.environment import environment
+from toolcrib.config.serve_settings import WebhookSettings
+from toolcrib.core.errors import UsageError
+from toolcrib.core.messages import user_message
+from toolcrib.http_server import error_response
+from toolcrib.registry.results import untrusted
+from toolcrib.serve.runs import RunManager, digest_of
+from toolcrib.serve.tokens import ServerTokens, TokenError, require_strong
+
+PREFIX = "/hooks/"
+WINDOW_SECONDS = 300.0
+"""How old a signed moment may be."""
+MAX_PAYLOAD_CHARS = 50_000
+UNSIGNED = "the signature is missing, wrong, or too old"
+
+
+class Webhook(msgspec.Struct, frozen=True, kw_only=True):
+    """A webhook and its secret."""
+
+    name: str
+    settings: WebhookSettings
+    secret: str
+
+    def delivery_id(self, headers: Headers, body: bytes, now: float) -> str | None:
+        """What identifies a delivery whose signature is right; None for any other request."""
+        if self.settings.scheme == "github":
+            given = headers.get("x-hub-signature-256", "")
+            is_right = hmac.compare_digest(given.encode(), b"sha256=" + self._digest(body).hex().encode())
+            # The id in its header is not signed, so a replayed body is known by its signature.
+            return given if is_right else None
+        id, moment = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
+        if not id or not (moment.isascii() and moment.isdigit() and len(moment) < 12):
+            return None
+        if abs(now - int(moment)) > WINDOW_SECONDS:
+            return None
+        expected = base64.b64encode(self._digest(f"{id}.{moment}.".encode() + body))
+        signatures = [one.partition(",")[2].encode() for one in headers.get("webhook-signature", "").split()]
+        return id if any(hmac.compare_digest(one, expected) for one in signatures) else None
+
+    def _digest(self, content: bytes) -> bytes:
+        return hmac.new(_key(self.secret), content, hashlib.sha256).digest()
+
+
+class Webhooks:
+    """`POST /hooks/NAME`."""
+
+    def __init__(self, hooks: Mapping[str, Webhook], runs: RunManager, clock: Callable[[], float] = time.time) -> None:
+        self._hooks = hooks
+        self._runs = runs
+        self._clock = clock
+
+    def routes(self) -> list[Route]:
+        return [Route(f"{PREFIX}{{name}}", self.deliver, methods=["POST"])] if self._hooks else []
+
+    async def deliver(self, request: Request) -> Response:
+        hook, body = self._hooks.get(request.path_params["name"]), await request.body()
+        id = None if hook is None else hook.delivery_id(request.headers, body, self._clock())
+        if hook is None or id is None:
+            # The same for an unknown name: nobody learns which ones there are.
+            return error_response(401, UNSIGNED)
+        key, digest = digest_of("webhook", hook.name, id), digest_of(body.hex())
+        known = await asyncio.to_thread(self._runs.repeated, key, digest)
+        if known is not None:
+            return JSONResponse({"run_id": known.id}, status_code=200)
+        payload = body.decode("utf-8", "replace")
+        cut = payload[:MAX_PAYLOAD_CHARS] + ("\n…" if len(payload) > MAX_PAYLOAD_CHARS else "")
+        text = f"{hook.settings.prompt}\n\nWhat was sent to the webhook {hook.name!r}:\n{untrusted(cut, 'webhook')}"
+        # Others wrote a part of it, so the whole is not the person's words.
+        question = msgspec.structs.replace(user_message(text), origin="derived")
+        run = await self._runs.start(None, question, "", key=key, digest=digest, toolsets=hook.settings.toolsets)
+        return JSONResponse({"run_id": run.id}, status_code=202)
+
+
+def read_webhooks(settings: Mapping[str, WebhookSettings], tokens: ServerTokens) -> dict[str, Webhook]:
+    """The webhooks with their secrets; raises UsageError for a secret that is missing, weak, or a token of the API."""
+    found = {}
+    for name, one in settings.items():
+        where = f"`serve.webhooks.{name}`"
+        if not one.prompt.strip():
+            raise UsageError(f"{where} needs a `prompt`, which says what to do with what is sent")
+        secret = environment().get(one.secret_env, "").strip() if one.secret_env else ""
+        if not secret:
+            raise UsageError(f"{where} needs a secret: set `secret_env` to a variable that holds it")
+        try:
+            require_strong(secret, one.secret_env)
+        except TokenError as error:
+            raise UsageError(f"{where}: {str(error).replace('the token', 'the secret')}") from error
+        if tokens.identify(secret) is not None:
+            raise UsageError(f"the secret of {where} is a token of the API; create one of its own")
+        found[name] = Webhook(name=name, settings=one, secret=secret)
+    return found
+
+
+def _key(secret: str) -> bytes:
+    """Standard Webhooks writes secrets in base64 after a prefix."""
+    if not secret.startswith("whsec_"):
+        return secret.encode()
+    try:
+        return base64.b64decode(secret.removeprefix("whsec_"), validate=True)
+    except binascii.Error:
+        return secret.encode()
