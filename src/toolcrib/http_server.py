@@ -125,7 +125,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How an application is served."""
 
     request_seconds: float = REQUEST_SECONDS
-    websockets: Literal["none", "auto"] = "none"
+    websockets: Literal["none", "websockets-sansio"] = "none"
     certificate: str = ""
     """A file with the TLS certificate; empty serves plain HTTP."""
     key: str = ""

@@ -35,7 +35,7 @@ from acp.schema import (
 )
 
 from toolcrib.acp.agent import EditorAgent
-from toolcrib.acp.sessions import OwnHosts
+from toolcrib.acp.program import open_own_sessions
 from toolcrib.acp.transport import StdioTransport
 
 LIMIT_SECONDS = 60.0
@@ -173,7 +173,7 @@ async def connected(editor: TestEditor, folder: Path, **offered: bool) -> AsyncI
     """The agent in this process, over a real pair of pipes; every message must follow the published schema."""
     folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240
     to_agent, to_editor = os.pipe(), os.pipe()
-    agent = EditorAgent(OwnHosts)
+    agent = EditorAgent(open_own_sessions)
     ours = await StdioTransport.open(os.fdopen(to_agent[0], "rb", 0), os.fdopen(to_editor[1], "wb", 0))
     theirs = await StdioTransport.open(os.fdopen(to_editor[0], "rb", 0), os.fdopen(to_agent[1], "wb", 0))
     served = AgentSideConnection(agent, ours, use_unstable_protocol=True)

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from toolcrib.cli.editor_settings import settings_for, write_settings
 
+from toolcrib.cli.commands.acp_install import settings_for, write_settings
 from toolcrib.core.errors import UsageError
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.acp.editors import LIMIT_SECONDS, TestEditor, check_transcript, connected, write_home
 from toolcrib.acp.agent import EditorAgent
-from toolcrib.acp.sessions import OwnHosts
+from toolcrib.acp.program import open_own_sessions
 from toolcrib.acp.transport import StdioTransport, encoded, is_message
 from toolcrib.sessions.store import SessionStore
 
@@ -82,7 +82,7 @@ class RoughEditor:
 
     async def run(self, actions: list[tuple[Any, ...]]) -> None:
         to_agent, to_editor = os.pipe(), os.pipe()
-        agent = EditorAgent(OwnHosts)
+        agent = EditorAgent(open_own_sessions)
         ours = await StdioTransport.open(os.fdopen(to_agent[0], "rb", 0), os.fdopen(to_editor[1], "wb", 0))
         self._pipe = await StdioTransport.open(os.fdopen(to_editor[0], "rb", 0), os.fdopen(to_agent[1], "wb", 0))
         served = AgentSideConnection(agent, ours, use_unstable_protocol=True)

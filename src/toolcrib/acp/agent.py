@@ -36,13 +36,13 @@ from acp.schema import (
     SetSessionModeResponse,
 )
 
-from toolcrib.acp.editor import Editor
+from toolcrib.acp.editor import EditorConnection
 from toolcrib.core.errors import ToolcribError, UnknownSession
 from toolcrib.version import __version__
 
 if TYPE_CHECKING:
     from toolcrib.acp.session import EditorSession
-    from toolcrib.acp.sessions import EditorSessions, SessionHosts
+    from toolcrib.acp.sessions import EditorSessions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -77,10 +77,11 @@ def _reported(method: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Corout
 
 
 class EditorAgent:
-    """Answers one editor; see the interface `acp.Agent`. `hosts` says where its agents work."""
+    """Answers one editor; see the interface `acp.Agent`."""
 
-    def __init__(self, hosts: Callable[[], SessionHosts]) -> None:
-        self._hosts = hosts
+    def __init__(self, open_sessions: Callable[[EditorConnection], EditorSessions]) -> None:
+        """`open_sessions` may take a while; it is called in a thread, for the first request about a session."""
+        self._open_sessions = open_sessions
         self._client: Client | None = None
         self._capabilities: ClientCapabilities | None = None
         self._is_initialized = False
@@ -224,15 +225,9 @@ class EditorAgent:
             raise RequestError(INVALID_REQUEST, "send `initialize` first")
         async with self._opening:
             if self._opened is None:
-                editor = Editor(self._client, self._capabilities)
-                self._opened = await asyncio.to_thread(self._load, editor)
+                editor = EditorConnection(self._client, self._capabilities)
+                self._opened = await asyncio.to_thread(self._open_sessions, editor)
             return self._opened
-
-    def _load(self, editor: Editor) -> EditorSessions:
-        # Takes longer than the answer to `initialize`, which editors wait for when they start.
-        from toolcrib.acp.sessions import EditorSessions  # noqa: PLC0415
-
-        return EditorSessions(editor, self._hosts())
 
 
 def _options(session: EditorSession) -> list[Any]:

@@ -15,7 +15,7 @@ from acp.schema import (
     ToolCallUpdate,
 )
 
-from toolcrib.acp.editor import Editor, EditorRefused
+from toolcrib.acp.editor import EditorConnection, EditorRefused
 from toolcrib.acp.tool_calls import Content, ShownCall, fenced, kind_of, text_content
 from toolcrib.approval.approvers.escape import visible
 from toolcrib.approval.approvers.question import describe_grant, describe_scopes
@@ -36,7 +36,7 @@ class EditorApprover:
 
     has_own_timeout = True
 
-    def __init__(self, editor: Editor, timeout_seconds: float) -> None:
+    def __init__(self, editor: EditorConnection, timeout_seconds: float) -> None:
         self._editor = editor
         self._timeout_seconds = timeout_seconds
         self.session_id = ""
@@ -114,7 +114,7 @@ def _shown_command(command: str) -> str:
 class EditorAsker:
     """Asks the person a question of the model: as a form where the editor has forms, else as a choice."""
 
-    def __init__(self, approver: EditorApprover, editor: Editor, timeout_seconds: float) -> None:
+    def __init__(self, approver: EditorApprover, editor: EditorConnection, timeout_seconds: float) -> None:
         self._approver = approver
         self._editor = editor
         self._timeout_seconds = timeout_seconds

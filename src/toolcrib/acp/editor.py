@@ -29,7 +29,7 @@ class EditorRefused(ToolcribError):
     """The editor did not do what it was asked for, or is gone."""
 
 
-class Editor:
+class EditorConnection:
     """One connected editor. Made on the loop of the connection."""
 
     def __init__(self, client: Client, capabilities: ClientCapabilities | None) -> None:
@@ -80,7 +80,7 @@ class Editor:
 class Outbox:
     """Sends the updates of one session in order; text that waits goes out in larger pieces. Any thread may add."""
 
-    def __init__(self, editor: Editor, session_id: str) -> None:
+    def __init__(self, editor: EditorConnection, session_id: str) -> None:
         self._editor = editor
         self._session_id = session_id
         self._waiting: deque[Any] = deque()

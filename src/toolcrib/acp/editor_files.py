@@ -17,7 +17,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from toolcrib.acp.editor import Editor, EditorRefused
+from toolcrib.acp.editor import EditorConnection, EditorRefused
 from toolcrib.acp.tool_calls import read_text_file
 from toolcrib.core.environments import EVERY_LINE, BackendPath, FileSlice, FileStatus
 from toolcrib.core.errors import PathChanged
@@ -67,7 +67,7 @@ class EditorFiles:
     """
 
     def __init__(
-        self, inner: EnvironmentFiles, editor: Editor, session_id: str, folder: str, texts: BufferTexts
+        self, inner: EnvironmentFiles, editor: EditorConnection, session_id: str, folder: str, texts: BufferTexts
     ) -> None:
         self._inner = inner
         self._editor = editor

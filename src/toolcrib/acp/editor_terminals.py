@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from acp.schema import TerminalOutputResponse
 
-from toolcrib.acp.editor import Editor, EditorRefused
+from toolcrib.acp.editor import EditorConnection, EditorRefused
 from toolcrib.core.environments import CommandExit, CommandRequest, Environment, Execution, OnOutput, TerminalSize
 from toolcrib.core.errors import EnvironmentFailed
 
@@ -30,7 +30,7 @@ class EditorTerminalRunner:
     """An environment whose foreground commands run in terminals of the editor; everything else is its own."""
 
     def __init__(
-        self, environment: Environment, editor: Editor, session_id: str, on_created: Callable[[str], None]
+        self, environment: Environment, editor: EditorConnection, session_id: str, on_created: Callable[[str], None]
     ) -> None:
         """`on_created` hears the id of each terminal."""
         self._environment = environment
@@ -67,7 +67,7 @@ class EditorTerminal:
 
     pid: int | None = None
 
-    def __init__(self, editor: Editor, session_id: str, terminal_id: str, on_output: OnOutput) -> None:
+    def __init__(self, editor: EditorConnection, session_id: str, terminal_id: str, on_output: OnOutput) -> None:
         self.id = terminal_id
         self._editor = editor
         self._at = {"session_id": session_id, "terminal_id": terminal_id}

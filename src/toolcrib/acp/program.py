@@ -11,10 +11,11 @@ from typing import IO, TYPE_CHECKING
 from acp.core import AgentSideConnection
 
 from toolcrib.acp.agent import EditorAgent
+from toolcrib.acp.editor import EditorConnection
 from toolcrib.acp.transport import StdioTransport
 
 if TYPE_CHECKING:
-    from toolcrib.acp.sessions import SessionHosts
+    from toolcrib.acp.sessions import EditorSessions
 
 INTERRUPTED = 130
 
@@ -23,7 +24,7 @@ async def serve_editor(stdout: IO[bytes]) -> int:
     """Answer the editor until it closes the connection or a signal arrives; returns the exit code."""
     logging.getLogger().addHandler(SdkLogHandler())
     transport = await StdioTransport.open(sys.stdin.buffer, stdout)
-    agent = EditorAgent(_own_hosts)
+    agent = EditorAgent(open_own_sessions)
     connection = AgentSideConnection(agent, transport, listening=False, use_unstable_protocol=True)
     stop, code = asyncio.Event(), 0
 
@@ -57,7 +58,9 @@ class SdkLogHandler(logging.Handler):
                 handler.handle(record)
 
 
-def _own_hosts() -> SessionHosts:
-    from toolcrib.acp.sessions import OwnHosts  # noqa: PLC0415 - takes longer than the answer to `initialize`
+def open_own_sessions(editor: EditorConnection) -> EditorSessions:
+    """The sessions of this home; their agents work in this process."""
+    # Takes longer than the answer to `initialize`, which editors wait for when they start.
+    from toolcrib.acp.sessions import EditorSessions, OwnHosts  # noqa: PLC0415
 
-    return OwnHosts()
+    return EditorSessions(editor, OwnHosts())

@@ -9,7 +9,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from acp import RequestError, update_agent_message_text
+from acp import RequestError, update_agent_message_text, update_agent_thought_text
 from acp.schema import (
     AllowedOutcome,
     ConfigOptionUpdate,
@@ -29,7 +29,7 @@ from msgspec import Struct
 
 from toolcrib.acp.approvals import EditorApprover
 from toolcrib.acp.commands import EditorCommands
-from toolcrib.acp.editor import Editor, EditorRefused, Outbox
+from toolcrib.acp.editor import EditorConnection, EditorRefused, Outbox
 from toolcrib.acp.editor_files import BufferTexts, EditorFiles
 from toolcrib.acp.editor_terminals import EditorTerminalRunner
 from toolcrib.acp.prompts import prompt_message, spoken_words
@@ -87,7 +87,7 @@ class OpenedHost(Struct, frozen=True, kw_only=True):
 class EditorSession:
     """A session that an editor has open. Closing the host with it is up to the owner."""
 
-    def __init__(self, editor: Editor, agent: Agent, opened: OpenedHost) -> None:
+    def __init__(self, editor: EditorConnection, agent: Agent, opened: OpenedHost) -> None:
         self.agent = agent
         self.host: AgentHost = agent.host
         self._editor = editor
@@ -228,6 +228,10 @@ class EditorSession:
     def announce(self) -> None:
         """Offer the commands once the answer to the request is on the way: editors drop what comes before it."""
         asyncio.get_running_loop().call_soon(lambda: self.outbox.add(self.commands.update()))
+
+    def tell(self, text: str) -> None:
+        """Show a note that is no part of the conversation."""
+        self.outbox.add(update_agent_thought_text(text))
 
     async def replay(self) -> None:
         """Show the whole conversation again, including what a summary replaced for the model."""

@@ -12,7 +12,7 @@ from acp.schema import ListSessionsResponse, SessionInfo
 from msgspec.structs import replace
 
 from toolcrib.acp.approvals import EditorApprover, EditorAsker
-from toolcrib.acp.editor import Editor
+from toolcrib.acp.editor import EditorConnection
 from toolcrib.acp.servers import with_editor_servers
 from toolcrib.acp.session import EditorSession, OpenedHost
 from toolcrib.agent.agent import Agent
@@ -31,7 +31,7 @@ LISTED = 50
 class SessionHosts(Protocol):
     """Provides the hosts of an editor's sessions, and the sessions that it may see."""
 
-    def open(self, editor: Editor, cwd: str, servers: Sequence[Any]) -> OpenedHost:
+    def open(self, editor: EditorConnection, cwd: str, servers: Sequence[Any]) -> OpenedHost:
         """A host for a session in that folder. May take a while; called in a thread."""
         ...
 
@@ -70,7 +70,7 @@ class OwnHosts:
         self.store = SessionStore(self.settings.home.sessions_file)
         self._first: AgentHost | None = None
 
-    def open(self, editor: Editor, cwd: str, servers: Sequence[Any]) -> OpenedHost:
+    def open(self, editor: EditorConnection, cwd: str, servers: Sequence[Any]) -> OpenedHost:
         settings = load_settings()
         found = with_editor_servers(servers, settings.mcp_servers, settings.acp.mcp_trust)
         if servers:
@@ -109,7 +109,7 @@ class OwnHosts:
 class EditorSessions:
     """The open sessions of one editor, by id."""
 
-    def __init__(self, editor: Editor, hosts: SessionHosts) -> None:
+    def __init__(self, editor: EditorConnection, hosts: SessionHosts) -> None:
         self._editor = editor
         self._hosts = hosts
         self._open: dict[str, EditorSession] = {}

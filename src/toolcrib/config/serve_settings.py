@@ -61,6 +61,8 @@ class ServeSettings(Section, frozen=True, kw_only=True):
     """Whether the server runs scheduled jobs, as `toolcrib cron serve` does."""
     mcp: bool = False
     """Whether the server offers its tools over MCP, too, at `/mcp`."""
+    acp: bool = False
+    """Whether editors reach the agent over a WebSocket, too, at `/acp`."""
     keep_days: PositiveInt = 30
     """How many days ended runs, their events and stored answers are kept; sessions stay."""
     webhooks: dict[str, WebhookSettings] = field(default_factory=dict)

@@ -17,7 +17,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp
 
 from toolcrib.agent.host import AgentHost
@@ -100,8 +100,9 @@ class AgentServer:
         native, serve = self.api_routes(), self.settings.serve
         addresses = OwnAddresses(host=host, names=tuple(name.lower() for name in serve.proxy_names))
         mounted = [] if self._mcp is None else [self._mcp.route(self.host, addresses)]
+        editors = [_acp_route(self.host, self.runs, self.questions)] if serve.acp else []
         inner = Starlette(
-            routes=[*self.routes(native), *mounted],
+            routes=[*self.routes(native), *mounted, *editors],
             lifespan=self._lifespan,
             exception_handlers={
                 **handled_errors(),
@@ -118,6 +119,7 @@ class AgentServer:
             limits=lambda: self.host.settings.serve.limits,
             signed_prefix=PREFIX if serve.webhooks else "",
             has_separate_owners=not why_owners_would_meet(self.settings),
+            socket_paths=frozenset(one.path for one in editors),
             # A client of MCP may call every tool, as no owner in particular.
             scope_of=RouteScopes(native, {one.path: "admin" for one in mounted}),
         )
@@ -195,6 +197,14 @@ def _mcp_mount(questions: PendingQuestions) -> McpMount:
     return McpMount(questions)
 
 
+def _acp_route(host: AgentHost, runs: RunManager, questions: PendingQuestions) -> WebSocketRoute:
+    try:
+        from toolcrib.serve.acp_mount import AcpMount  # noqa: PLC0415 - the SDK takes half a second to load
+    except ModuleNotFoundError as error:
+        raise UsageError(f"`serve.acp` needs more packages ({error}); run `pip install 'toolcrib[acp]'`") from error
+    return AcpMount(host, runs, questions).route()
+
+
 def why_owners_would_meet(settings: Settings) -> str:
     """Why several owners would reach each other's things; empty if each session works in an environment of its own."""
     if settings.memory.provider:
@@ -255,7 +265,9 @@ def _is_loopback(host: str) -> bool:
 async def serve_agents(server: AgentServer, host: str, listening: socket.socket, stop: asyncio.Event) -> None:
     """Serve until `stop` is set; then runs are interrupted, and the host is closed."""
     serve = server.settings.serve
-    options = ServerOptions(certificate=serve.tls_certificate, key=serve.tls_key)
+    options = ServerOptions(
+        certificate=serve.tls_certificate, key=serve.tls_key, websockets="websockets-sansio" if serve.acp else "none"
+    )
     await serve_app(server.app(host), listening, stop, server.stop, options)
 
 

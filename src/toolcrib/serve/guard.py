@@ -62,6 +62,8 @@ class ServeGuard(msgspec.Struct, frozen=True, kw_only=True):
     """The scope that a method and a path need."""
     is_open: Callable[[str], bool]
     """Whether everybody may read a path: it contains nothing of anybody's."""
+    socket_paths: frozenset[str] = frozenset()
+    """Where WebSockets are taken."""
 
 
 class SlidingWindow:
@@ -96,8 +98,7 @@ class AccessMiddleware:
             await self._app(scope, receive, send)
             return
         if scope["type"] != "http":
-            # No route takes WebSockets.
-            await send({"type": "websocket.close", "code": 1008})
+            await self._socket(scope, receive, send)
             return
         started, status, identity = time.monotonic(), 500, None
 
@@ -123,6 +124,21 @@ class AccessMiddleware:
             # The path only: a query may hold what somebody searched for. Encoded: a line break would forge an entry.
             path = scope["raw_path"].partition(b"?")[0].decode("ascii", "backslashreplace")
             access_log.info("%s %s %s %d %.0f ms", who, scope["method"], path, status, took_ms)
+
+    async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A WebSocket needs the token in its header: a cookie would let in any page that knows the address."""
+        headers, path = Headers(scope=scope), scope["path"]
+        identity = None
+        if path in self._guard.socket_paths and "authorization" in headers and self._is_same_origin(headers):
+            refusal, identity = self._check({**scope, "method": "GET"}, headers)
+            identity = identity if refusal is None else None
+        access_log.info(
+            "%s WEBSOCKET %s", identity.name if identity is not None else "-", path.encode("unicode_escape")
+        )
+        if identity is None:
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        await self._app({**scope, IDENTITY: identity}, receive, send)
 
     def _check(self, scope: Scope, headers: Headers) -> tuple[Response | None, TokenIdentity | None]:
         guard, method, path = self._guard, scope["method"], scope["path"]

@@ -1,0 +1,128 @@
+"""Editors over the server's WebSocket: behind its token, and never the ones who approve."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import websockets
+from acp import RequestError
+from acp.client.connection import ClientSideConnection
+from acp.schema import McpServerStdio
+from websockets.asyncio.client import ClientConnection, connect
+
+from tests.acp.editors import LIMIT_SECONDS, OpenEditor, TestEditor, check_transcript
+from tests.serve.agent_serving import CONFIG, Served, serving
+from toolcrib.acp.transport import encoded
+from toolcrib.testing import calls
+
+WITH_EDITORS = CONFIG + "  acp: true\n"
+
+
+class Socket:
+    """The SDK's transport over a client's WebSocket."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket = socket
+
+    async def send(self, message: dict[str, Any]) -> None:
+        await self._socket.send(encoded(message).decode())
+
+    async def receive(self) -> dict[str, Any] | None:
+        try:
+            return dict(json.loads(await self._socket.recv()))
+        except websockets.ConnectionClosed:
+            return None
+
+    async def close(self) -> None:
+        await self._socket.close()
+
+
+@asynccontextmanager
+async def editing(served: Served, editor: TestEditor, token: str = "") -> AsyncIterator[OpenEditor]:
+    url = served.url.replace("http", "ws", 1) + "/acp"
+    headers = {"Authorization": f"Bearer {token or served.token}"}
+    async with connect(url, additional_headers=headers, proxy=None) as socket:
+        conn = ClientSideConnection(editor, Socket(socket), use_unstable_protocol=True, observers=[editor.observe])
+        await conn.initialize(protocol_version=1)
+        yield OpenEditor(conn, editor, Path(served.server.host.runtime.workspace))
+        await conn.close()
+    check_transcript(editor.messages)
+
+
+async def test_a_turn_over_the_socket_is_a_run_of_the_server(home: Path) -> None:
+    async with serving(home, [calls("echo", {"text": "hi"}), "Done."], WITH_EDITORS) as served:
+        async with editing(served, TestEditor()) as open:
+            session = await open.new()
+            assert (await open.ask(session.session_id)).stop_reason == "end_turn"
+            assert open.editor.text == "Done."
+            assert [one.title for one in open.editor.of("tool_call")] == ["echo: hi"]
+            assert [one.session_id for one in (await open.conn.list_sessions()).sessions] == [session.session_id]
+        async with served.http() as http:
+            found = (await http.get("/api/sessions")).json()
+        assert session.session_id in str(found)
+
+
+async def test_nobody_approves_their_own_calls_over_http(home: Path) -> None:
+    """The client is told whom to ask, is never asked itself, and cannot switch to a mode that asks less."""
+    steps = [calls("remove", {"path": "build"}), "Removed."]
+    async with serving(home, steps, WITH_EDITORS + "agent: {mode: ask}\n") as served:
+        async with editing(served, TestEditor("once", "always")) as open:
+            session = await open.new()
+            with pytest.raises(RequestError, match="no mode 'auto-edit'"):
+                await open.conn.set_session_mode(session_id=session.session_id, mode_id="auto-edit")
+            asking = asyncio.ensure_future(open.ask(session.session_id))
+            await open.editor.until(lambda: "Waiting" in _thoughts(open.editor))
+            assert served.removed == []
+            async with served.http() as http:
+                (waiting,) = (await http.get("/api/approvals")).json()["approvals"]
+                assert waiting["code"] in _thoughts(open.editor)
+                done = await http.post(f"/api/approvals/{waiting['id']}", json={"choice": "once"})
+                assert done.status_code == 200, done.text
+            assert (await asking).stop_reason == "end_turn"
+        assert served.removed == ["build"]
+        assert open.editor.permissions == []
+
+
+async def test_a_client_starts_no_programs_and_chooses_no_folder(home: Path) -> None:
+    server = McpServerStdio(name="x", command="touch", args=["x"], env=[])
+    async with serving(home, ["Hi."], WITH_EDITORS) as served, editing(served, TestEditor()) as open:
+        with pytest.raises(RequestError, match="named in its config"):
+            await open.new(mcp_servers=[server])
+        with pytest.raises(RequestError, match="open that folder"):
+            await open.conn.new_session(cwd="/", mcp_servers=[])
+
+
+@pytest.mark.parametrize(
+    ("headers", "path"),
+    [
+        ({}, "/acp"),
+        ({"Authorization": "Bearer wrong"}, "/acp"),
+        ({"Authorization": "Bearer TOKEN", "Origin": "http://evil.example"}, "/acp"),
+        ({"Authorization": "Bearer TOKEN", "Host": "evil.example"}, "/acp"),
+        ({"Authorization": "Bearer TOKEN"}, "/other"),
+    ],
+)
+async def test_the_socket_needs_the_token_and_no_foreign_page(home: Path, headers: dict[str, str], path: str) -> None:
+    async with serving(home, [], WITH_EDITORS) as served:
+        given = {name: value.replace("TOKEN", served.token) for name, value in headers.items()}
+        url = served.url.replace("http", "ws", 1) + path
+        with pytest.raises(websockets.InvalidStatus):
+            async with asyncio.timeout(LIMIT_SECONDS), connect(url, additional_headers=given, proxy=None):
+                pass
+
+
+async def test_without_the_setting_there_is_no_socket(home: Path) -> None:
+    async with serving(home) as served, served.http() as http:
+        answer: httpx2.Response = await http.get("/acp")
+        assert answer.status_code == 404
+
+
+def _thoughts(editor: TestEditor) -> str:
+    return "".join(one.content.text for one in editor.of("agent_thought_chunk"))
