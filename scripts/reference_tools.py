@@ -62,6 +62,11 @@ FACTS = {
         "runs the script as `python3 -c`; the calls that it makes are judged one by one",
         "in a sandbox around the folder of the session, or where its commands run (`code_execution.sandbox`)",
     ),
+    "feishu_doc_read": Facts("asks Feishu", HERE),
+    "feishu_drive_add_comment": Facts("adds a comment that others see, after approval", HERE),
+    "feishu_drive_list_comment_replies": Facts("asks Feishu", HERE),
+    "feishu_drive_list_comments": Facts("asks Feishu", HERE),
+    "feishu_drive_reply_comment": Facts("adds a reply that others see, after approval", HERE),
     "ha_call_service": Facts(
         "changes what is in the home: needs approval, except for lights and other things that are easily undone", HERE
     ),

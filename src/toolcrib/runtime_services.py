@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from toolcrib.cron.service import CronService
     from toolcrib.files.service import FileService
     from toolcrib.integrations.discord import DiscordService
+    from toolcrib.integrations.feishu import FeishuService
     from toolcrib.integrations.home_assistant import HomeAssistantService
     from toolcrib.integrations.x_search import PostSearchService
     from toolcrib.mcp.client.manager import McpClientManager
@@ -299,6 +300,12 @@ class RuntimeServices:
         from toolcrib.integrations.discord import DiscordService  # noqa: PLC0415
 
         return DiscordService(lambda: self.web.client)
+
+    @lazy
+    def feishu(self) -> FeishuService:
+        from toolcrib.integrations.feishu import FeishuService  # noqa: PLC0415
+
+        return FeishuService(lambda: self.web.client)
 
     @lazy
     def snapshots(self) -> FileSnapshots | None:

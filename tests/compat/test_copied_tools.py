@@ -65,7 +65,6 @@ def test_tools_of_a_running_agent_keep_their_handler(tmp_path: Path, registry: T
         ("    from agent.redact import redact_cdp_url", "'agent.redact.redact_cdp_url'"),
         ("    from tools import file_state", "'tools.file_state'"),
         ("    import hermes_state", "'hermes_state'"),
-        ("    from tools.transcription_tools import transcribe_audio", "'tools.transcription_tools'"),
         ("    try:\n        import nothing\n    except ImportError:\n        import gateway.run", "'gateway.run'"),
         ("    class Later:\n        def run(self):\n            import cli", "'cli'"),
     ],

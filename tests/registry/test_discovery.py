@@ -200,7 +200,6 @@ def test_a_file_that_may_not_be_read_is_reported(folder: Path, registry: ToolReg
         ("from tools.file_operations import x", "'tools.file_operations', an internal module of Hermes Agent"),
         ("from tools import file_operations", "'file_operations' from 'tools', an internal name of Hermes Agent"),
         ("from agent.redact import nothing", "'nothing' from 'agent.redact', an internal name of Hermes Agent"),
-        ("import tools.transcription_tools", "for speech transcription, which toolcrib does not have yet"),
         ("from tools.missing_helper import x", "'tools.missing_helper', which does not exist; put missing_helper.py"),
         ("from .missing_helper import x", "imports 'toolcrib_user_tools.missing_helper', which does not exist"),
         ("raise ModuleNotFoundError('pip install me')", "ModuleNotFoundError: pip install me"),

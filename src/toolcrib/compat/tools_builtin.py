@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from toolcrib.api import default_runtime, handle_function_call
+from toolcrib.core.errors import ToolcribError
 from toolcrib.core.types import JsonObject
 from toolcrib.registry.default import registry
 from toolcrib.registry.results import tool_error, tool_result
@@ -35,7 +37,9 @@ __all__ = [
     "cronjob",
     "delegate_task",
     "execute_code",
+    "image_generate_tool",
     "memory_tool",
+    "mixture_of_agents_tool",
     "patch_tool",
     "read_file_tool",
     "registry",
@@ -44,7 +48,9 @@ __all__ = [
     "skill_manage",
     "skill_view",
     "skills_list",
+    "text_to_speech_tool",
     "todo_tool",
+    "transcribe_audio",
     "video_analyze_tool",
     "vision_analyze_tool",
     "web_extract_tool",
@@ -238,6 +244,40 @@ async def vision_analyze_tool(image_url: str, user_prompt: str, model: str | Non
 
 async def video_analyze_tool(video_url: str, user_prompt: str, model: str | None = None) -> str:
     return await _acall("video_analyze", {"video_url": video_url, "question": user_prompt})
+
+
+def image_generate_tool(
+    prompt: str,
+    aspect_ratio: str = "landscape",
+    image_url: str | None = None,
+    reference_image_urls: list[str] | None = None,
+) -> str:
+    args = {"prompt": prompt, "aspect_ratio": aspect_ratio, "image_url": image_url}
+    return _call("image_generate", {**args, "reference_image_urls": reference_image_urls})
+
+
+def text_to_speech_tool(text: str, output_path: str | None = None) -> str:
+    return _call("text_to_speech", {"text": text, "output_path": output_path})
+
+
+async def mixture_of_agents_tool(user_prompt: str) -> str:
+    return await _acall("mixture_of_agents", {"user_prompt": user_prompt})
+
+
+def transcribe_audio(file_path: str, model: str | None = None) -> JsonObject:
+    """What is said in an audio file of this machine, as `transcript`; `error` if that cannot be found out."""
+    runtime = default_runtime()
+
+    async def transcribe() -> tuple[str, str]:
+        data = await asyncio.to_thread(Path(file_path).read_bytes)
+        # Whoever calls this function runs in our process, and chose to.
+        return await runtime.services.speech.transcribe(data, may_send=True)
+
+    try:
+        text, listener = runtime.bridge.run(transcribe())
+    except (ToolcribError, OSError) as error:
+        return {"success": False, "transcript": "", "error": str(error)}
+    return {"success": True, "transcript": text, "provider": listener}
 
 
 def _always() -> bool:

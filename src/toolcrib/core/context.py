@@ -348,6 +348,24 @@ class DiscordPort(Protocol):
     def effects(self, args: JsonObject) -> tuple[Effect, ...]: ...
 
 
+class FeishuPort(Protocol):
+    """Documents of Feishu and their comments."""
+
+    async def read_document(self, args: JsonObject, ctx: ToolContext) -> str: ...
+
+    async def list_comments(self, args: JsonObject, ctx: ToolContext) -> str: ...
+
+    async def list_replies(self, args: JsonObject, ctx: ToolContext) -> str: ...
+
+    async def reply(self, args: JsonObject, ctx: ToolContext) -> str: ...
+
+    async def add_comment(self, args: JsonObject, ctx: ToolContext) -> str: ...
+
+    def read_effects(self) -> tuple[Effect, ...]: ...
+
+    def write_effects(self, args: JsonObject, action: str) -> tuple[Effect, ...]: ...
+
+
 class BrowserPort(Protocol):
     """The browser tools."""
 
@@ -527,6 +545,9 @@ class Services(Protocol):
 
     @property
     def discord(self) -> DiscordPort: ...
+
+    @property
+    def feishu(self) -> FeishuPort: ...
 
     @property
     def plugins(self) -> Sequence[Any]:

@@ -80,16 +80,15 @@ BUILTIN_TOOL_MODULES = frozenset(
     for name in (
         *("clarify_tool", "code_execution_tool", "cronjob_tools", "delegate_tool", "file_tools", "memory_tool"),
         *("session_search_tool", "skill_manager_tool", "skills_tool", "todo_tool", "vision_tools", "web_tools"),
+        *("image_generation_tool", "video_generation_tool", "xai_video_tools", "tts_tool", "transcription_tools"),
+        *("mixture_of_agents_tool", "homeassistant_tool", "x_search_tool", "discord_tool"),
+        *("feishu_doc_tool", "feishu_drive_tool"),
     )
 )
 """The modules of built-in tools. A file of that name beside a user's tool wins, because it may be the user's own."""
 BUILTIN_TOOLS = "toolcrib.compat.tools_builtin"
 PACKAGES = frozenset({"agent", "cron", "gateway", "gateway.platforms", "hermes_cli", "tools", "tools.environments"})
 """Users may keep their own modules in a folder of that name; `tools.registry` works beside them."""
-AWAITED_MODULES = {
-    "tools.transcription_tools": "speech transcription",
-}
-"""Modules whose feature toolcrib does not have yet, and that feature."""
 USER_TOOLS_NAMESPACE = "toolcrib_user_tools"
 
 
@@ -122,8 +121,6 @@ class CompatibilityFinder:
             return beside
         if fullname in BUILTIN_TOOL_MODULES:
             return ModuleSpec(fullname, self._alias(fullname, BUILTIN_TOOLS))
-        if fullname in AWAITED_MODULES:
-            return ModuleSpec(fullname, AwaitedLoader())
         return None
 
     def use_folder(self, folder: Path) -> None:
@@ -253,18 +250,6 @@ class PackageLoader(Loader):
         module.__dict__["__getattr__"] = attribute
 
 
-class AwaitedLoader(Loader):
-    """Says that a feature is missing, when a module of it is imported."""
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        feature = AWAITED_MODULES[spec.name]
-        sentence = f"{spec.name!r} belongs to Hermes Agent's {feature}, which toolcrib does not have yet"
-        raise ModuleNotFoundError(sentence, name=spec.name)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Never reached."""
-
-
 def install(tool_folder: Path | None = None) -> CompatibilityFinder:
     """The finder, added to `sys.meta_path` once; `tool_folder` is searched first for `tools.X`."""
     finder = next((found for found in sys.meta_path if isinstance(found, CompatibilityFinder)), None)
@@ -331,8 +316,6 @@ _MISSING_NAME = re.compile(r"cannot import name '(?P<name>\w+)' from '(?P<module
 def explain_missing_module(name: str) -> str:
     """Why a module cannot be imported, and what to do about it if that is known."""
     package, _, rest = name.partition(".")
-    if name in AWAITED_MODULES:
-        return f"it imports {name!r} for {AWAITED_MODULES[name]}, which toolcrib does not have yet"
     stem = rest.partition(".")[0]
     if package == USER_TOOLS_NAMESPACE or (package == "tools" and stem and stem not in _REFERENCE_TOOL_MODULES):
         return f"it imports {name!r}, which does not exist; put {stem}.py beside it"
@@ -418,7 +401,7 @@ def _missing_from(module: str, names: list[str]) -> list[str]:
 
 def _load(name: str) -> ModuleType | None:
     """The module, if there is one that can be imported."""
-    return None if name in AWAITED_MODULES else attempt(importlib.import_module, name)[0]
+    return attempt(importlib.import_module, name)[0]
 
 
 def _is_internal(name: str) -> bool:
