@@ -12,6 +12,7 @@ from acp.schema import HttpMcpServer, McpServerStdio
 from tests.acp.editors import TestEditor, connected, started, write_home
 from toolcrib.acp.servers import with_editor_servers
 from toolcrib.config.mcp_settings import McpServerSettings
+from toolcrib.core.messages import user_message
 from toolcrib.sessions.store import SessionStore
 
 HELLO = {"say": "Hello.", "usage": {"input_tokens": 10, "output_tokens": 5, "cost_usd": 0.01}}
@@ -93,7 +94,14 @@ async def test_sessions_are_listed_loaded_resumed_forked_and_closed(home: Path, 
 async def test_an_unknown_session_is_no_end(home: Path, tmp_path: Path) -> None:
     """Loading a session that is gone answers without one; anything else says which session is missing."""
     write_home(home, [HELLO])
+    store = SessionStore(home / "sessions.db")
+    foreign = store.create(owner="somebody", cwd=str(tmp_path / "work"))
+    store.append(foreign.id, user_message("mine"))
+    store.close()
     async with connected(TestEditor(), tmp_path / "work") as open:
+        assert (await open.conn.list_sessions()).sessions == []
+        with pytest.raises(RequestError, match="no session"):
+            await open.conn.resume_session(cwd=str(open.folder), session_id=foreign.id, mcp_servers=[])
         loaded = await open.conn.load_session(cwd=str(open.folder), session_id="gone", mcp_servers=[])
         assert loaded is None or loaded.modes is None
         with pytest.raises(RequestError, match="gone"):
