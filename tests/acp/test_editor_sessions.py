@@ -11,6 +11,8 @@ from acp.schema import HttpMcpServer, McpServerStdio
 
 from tests.acp.editors import TestEditor, connected, started, write_home
 from toolcrib.acp.servers import with_editor_servers
+from toolcrib.acp.updates import EventTranslator
+from toolcrib.agent import events
 from toolcrib.config.mcp_settings import McpServerSettings
 from toolcrib.core.messages import user_message
 from toolcrib.sessions.store import SessionStore
@@ -189,3 +191,17 @@ def test_servers_of_the_editor_get_no_trust_by_name() -> None:
         "my-docs": "read_only",
     }
     assert "thief" in found.problems[0]
+
+
+def test_reasoning_and_notices_are_thoughts_and_refused_calls_are_shown() -> None:
+    """What the model thinks, what subagents do, and calls that never started, in updates that editors know."""
+    translator = EventTranslator("/work", None, list)
+    subagent = events.SubagentProgressed(child_id="c", goal="look", state="working", what="read_file a")
+    told = [events.ReasoningStreamed(text="Hm."), subagent, events.Notified(kind="retry", message="again")]
+    updates = [update for event in told for update in translator.of(event)]
+    assert [one.session_update for one in updates] == ["agent_thought_chunk"] * 3
+    assert updates[0].content.text == "Hm."
+    refused = events.CallFinished(call_id="1", name="terminal", status="blocked", text="", error_message="not now")
+    start, end = translator.of(refused)
+    assert (start.session_update, start.tool_call_id, end.status) == ("tool_call", "1", "failed")
+    assert "not now" in end.content[0].content.text
