@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -341,6 +342,52 @@ async def test_the_next_start_ends_what_was_left(open_browsing: OpenBrowsing, tm
 
     assert await asyncio.to_thread(process.wait, 30) != 0
     assert not folder.exists()
+
+
+async def test_a_page_cannot_send_past_the_proxy(open_browsing: OpenBrowsing) -> None:
+    """WebRTC speaks to servers over UDP, which no proxy sees; not from here."""
+    browsing = open_browsing()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        server.setblocking(False)
+        page = await browsing.open(
+            "<title>a</title><script>const p=new RTCPeerConnection({iceServers:[{urls:'stun:127.0.0.1:"
+            f"{server.getsockname()[1]}'}}]}});p.createDataChannel('x');"
+            "p.createOffer().then(o=>p.setLocalDescription(o)).then(()=>{document.title='asked'})</script>"
+        )
+        assert page["title"] == "asked"
+        await browsing.evaluate("new Promise(done => setTimeout(done, 1000))")
+
+        with pytest.raises(BlockingIOError):
+            server.recv(100)
+
+
+async def test_a_page_that_replaced_the_timers_is_read(browsing: Browsing) -> None:
+    """Some pages replace `setTimeout`, for tests or to be difficult."""
+    page = await browsing.open("<script>window.setTimeout=()=>0</script><button onclick='document.title=1'>go</button>")
+
+    assert (await browsing.call("click", ref=ref_of(page, "go")))["title"] == "1"
+
+
+async def test_a_page_that_navigates_without_end_is_left(open_browsing: OpenBrowsing) -> None:
+    """The next navigation takes a new tab, because the old one never stops."""
+    browsing = open_browsing(browser={"command_timeout": 5})
+    browsing.site.pages["/calm"] = html("<title>Calm</title>")
+    await browsing.open("<title>a</title><script>location.reload()</script>")
+
+    assert (await browsing.call("navigate", url=f"{browsing.site.address}/calm"))["title"] == "Calm"
+
+
+async def test_what_a_page_makes_endless_is_cut(browsing: Browsing) -> None:
+    """Addresses, titles, descriptions and questions of a page do not fill the result."""
+    page = await browsing.open(
+        "<script>let l='x'.repeat(100000);document.title=l;history.replaceState(0,'','/'+l)</script>"
+        "<button onclick='prompt(l,l)'>go</button><script>document.write(`<img src=/ alt=${l}>`)</script>"
+    )
+    images = await browsing.call("get_images")
+    asked = await browsing.call("click", ref=ref_of(page, "go"))
+
+    assert all(len(json.dumps(one)) < 5_000 for one in (page, images, asked))
 
 
 def kept_objects(browsing: Browsing) -> Counter[str]:

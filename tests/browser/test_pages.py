@@ -436,3 +436,15 @@ async def test_a_resource_that_fails_is_named(browsing: Browsing) -> None:
     page = await browsing.open("<title>a</title><img src=/missing.png>")
 
     assert [one.rpartition("/")[2] for one in page["console_errors"]] == ["missing.png"]
+
+
+async def test_an_address_may_be_a_download(browsing: Browsing) -> None:
+    """Navigating to a file saves it; the page stays."""
+    header = {"content-type": "application/octet-stream", "content-disposition": "attachment; filename=a.bin"}
+    browsing.site.pages["/file"] = 200, header, b"bytes"
+    await browsing.open("<title>Page</title>")
+
+    answer = await browsing.call("navigate", url=f"{browsing.site.address}/file")
+
+    assert content_of(answer["downloads"][0]["path"]) == b"bytes"
+    assert answer["title"] == "Page"

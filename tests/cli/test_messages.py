@@ -143,8 +143,8 @@ SCENARIOS = [
     Scenario("tools list --toolset tides", TOOLS, when="a tool lacks its key"),
     Scenario("tools list --toolset tides --json", TOOLS),
     Scenario("tools list --toolset wbe"),
-    Scenario("tools list --toolset x_search --all"),
-    Scenario("tools list --toolset x_search", when="nothing of it is here"),
+    Scenario("tools list --toolset rl --all"),
+    Scenario("tools list --toolset rl", when="nothing of it is here"),
     Scenario("tools list", {"config.yaml": BROKEN_CONFIG}, when="the config is broken"),
     Scenario("tools list", {"config.yaml": "tools: [\n"}, when="the config is not YAML"),
     Scenario(
@@ -155,7 +155,7 @@ SCENARIOS = [
     Scenario("tools list", {"config.yaml": "- web\n"}, when="the config is a list"),
     Scenario("tools explain tides", TOOLS),
     Scenario("tools explain todo"),
-    Scenario("tools explain x_search"),
+    Scenario("tools explain rl_start_training"),
     Scenario("tools explain tidse", TOOLS),
     Scenario("tools explain broken", {"tools/broken.py": "@tool\ndef (\n"}, when="its file cannot be loaded"),
     Scenario("tools explain odd", {"tools/odd.py": ODD_SCHEMA}),
@@ -165,7 +165,7 @@ SCENARIOS = [
     Scenario("""tools run tides '["Brest"]'""", TOOLS),
     Scenario("""tools run tides '{port: Brest}'""", TOOLS),
     Scenario("tools run tidse {}", TOOLS),
-    Scenario("tools run x_search {}"),
+    Scenario("tools run rl_start_training {}"),
     Scenario("tools run todo {}"),
     Scenario("""tools run buy '{"article": "saw"}'""", {"tools/buy.py": EFFECTIVE_TOOL}),
     Scenario("tools run"),
@@ -186,7 +186,7 @@ SCENARIOS = [
     Scenario("tools new class --kind tool", when="a word of Python"),
     Scenario("tools new tides --kind tool", {"tools/sea.py": KEYED_TOOL}, when="another file declares that tool"),
     Scenario("tools new hello --kind toy"),
-    Scenario("toolsets show x_search"),
+    Scenario("toolsets show rl"),
     Scenario("toolsets show context_engine"),
     Scenario("toolsets show cli --josn"),
     Scenario("toolsets show termnal"),
@@ -337,12 +337,13 @@ def normalised(text: str, root: Path) -> str:
     text = re.sub(r"\b\d+ tools", "N tools", text)
     text = re.sub(r"  \(\d+\.\d\d s\)", "  (N s)", text)
     text = re.sub(
-        r"(openai|anthropic|embedded|mcp|ssh|documents|web|browser|serve|acp|vision|ocr|video|modal|daytona|vercel|hermes)"
+        r"(openai|anthropic|embedded|mcp|ssh|documents|web|browser|serve|acp|vision|ocr|video|speech|honcho|mem0|modal|daytona|vercel|hermes)"
         r": (\d|not installed).*",
         r"\1: …",
         text,
     )
     # Nor is how this machine is equipped.
+    text = re.sub(r"\n +text_to_speech: nothing that speaks is installed", "", text)
     text = re.sub(r"package (\w+) [\d.]+", r"package \1 VERSION", text)
     text = re.sub(r"permissions, in \S+", "permissions, in BASH", text)
     return re.sub(r"[\d,]+ MB free", "N MB free", text)

@@ -19,9 +19,9 @@ import httpx2
 from toolcrib.cli.commands.mcp_login import login_server
 from toolcrib.core.context import ToolContext
 from toolcrib.mcp.client.connection import Connection
+from toolcrib.mcp.client.default_callbacks import FEATURES
 from toolcrib.mcp.client.errors import ServerFailed
 from toolcrib.mcp.client.login import log_in
-from toolcrib.mcp.client.resources_and_prompts import FEATURES
 from toolcrib.mcp.client.token_store import token_store
 from toolcrib.runtime import Runtime
 from toolcrib.testing import isolated_runtime

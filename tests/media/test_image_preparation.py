@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from tests.media.pictures import BLUE, RED, decoded, encoded, is_close, picture
-from toolcrib.config.vision_settings import VisionSettings
+from toolcrib.config.media_settings import VisionSettings
 from toolcrib.media.image_worker import prepare
 from toolcrib.media.images import ImagePreparer, MediaFailed, from_data_url, local_path
 

@@ -15,7 +15,7 @@ from tests.media.pictures import clip, sent_images
 from tests.web.sites import Site
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.host import AgentHost
-from toolcrib.config.vision_settings import VisionSettings
+from toolcrib.config.media_settings import VisionSettings
 from toolcrib.media import service
 from toolcrib.media.images import MediaFailed
 from toolcrib.media.video import VideoReader, container_of, find_ffmpeg

@@ -14,6 +14,7 @@ from tests.serve.agent_serving import Served, serving
 from toolcrib.agent.events import CallStarted
 from toolcrib.core.models import ModelError, Usage
 from toolcrib.providers.scripted import call, calls, says
+from toolcrib.serve.openai_requests import ChatRequest, InputMessage, question_of_chat
 from toolcrib.serve.runs import Run
 
 QUESTION = [{"role": "user", "content": "hello"}]
@@ -216,6 +217,22 @@ async def test_a_whole_response_tells_its_usage_and_its_failure(home: Path) -> N
     assert bad.status == "failed"
     assert bad.error is not None
     assert "the model is gone" in bad.error.message
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("### Task:\nSuggest tags.\n<chat_history>\nUSER: hi\n</chat_history>", True),
+        ("Provide a concise, 5-word-or-less title for the conversation.\n||>User:\nhi\n||>AI:\nhello", True),
+        ("Write a short title for this conversation about cats", False),
+        ("Write a short title for the conversation between Romeo and Juliet, then explain it", False),
+        ("### Task: fix the parser of <chat_history> tags", False),
+    ],
+)
+def test_only_prompts_with_a_transcript_are_those_of_front_ends(prompt: str, expected: bool) -> None:
+    asked = question_of_chat(ChatRequest(messages=[InputMessage(role="user", content=prompt)]))
+
+    assert asked.is_housekeeping is expected
 
 
 async def test_a_failing_title_is_an_error_of_the_model(home: Path) -> None:

@@ -132,6 +132,25 @@ async def test_a_denial_with_its_reason_reaches_the_model(home: Path, folder: Pa
     assert (folder / "build").is_dir()
 
 
+async def test_a_command_is_edited_before_it_runs(home: Path, folder: Path) -> None:
+    """What the person wrote runs instead, and the call says so."""
+    (folder / "old").mkdir()
+    async with page_server(home, folder, [says("", REMOVE), "Done."]) as server:
+        page = await server.open()
+        await ask(page, "Clean up.")
+        card = approval(page)
+        await card.get_by_role("button", name="Edit").click()
+        await card.get_by_label("Run this instead").fill("rm -rf old")
+        await card.get_by_role("button", name="Allow once").click()
+        await expect(page.get_by_text("Done.")).to_be_visible()
+        done = page.locator("details.call", has_text="rm -rf build")
+        await done.locator("summary").click()
+        await expect(done).to_contain_text("rm -rf old")
+
+    assert (folder / "build").is_dir()
+    assert not (folder / "old").exists()
+
+
 async def test_a_reload_in_the_middle_loses_and_doubles_nothing(home: Path, folder: Path) -> None:
     """The page shows the same conversation after a reload: while it streams, while it waits, and when it is done."""
     words = " ".join(f"word{n}" for n in range(120))

@@ -348,6 +348,7 @@ def test_in_a_home_only_named_files_are_saved(tmp_path: Path, monkeypatch: pytes
         "ls -la", "git status", "git -C . log --oneline | head", "echo hello", "cat a | grep -c x 2> /dev/null",
         "grep -rl alpha . | xargs grep beta", "find . -name '*.py' -type f", "test -e a && echo yes || echo no",
         "for f in *; do wc -l \"$f\"; done", "cd sub; pwd; ls", "sed -n 1,3p a", "awk '{print $1}' a", "sort a | uniq",
+        "uniq -c a", "xxd a | head -2", "less a", "rg -n x .",
     ],
 )  # fmt: skip
 def test_commands_that_only_read_are_not_scanned(work: Work, command: str) -> None:
@@ -361,7 +362,8 @@ def test_commands_that_only_read_are_not_scanned(work: Work, command: str) -> No
     "command",
     ["make", "echo a > b", "find . -delete", "find . -exec touch {} +", "sed -i s/a/b/ c", "sort -o a a",
      "git checkout x", "xargs rm", "awk '{print > \"b\"}' a", "sed 's/a/b/w out' a", "python3 x.py", "$CMD a",
-     "git diff --output=x",
+     "git diff --output=x", "git grep -Otouch x", "uniq a b", "xxd a b", "sdiff -o c a b", "history -w x",
+     "rg --pre ./run x", "less -o log a", "file -C -m magic",
      "cat a | tee b", "f() { rm a; }; f", "eval \"$X\"", "ls; npm test", "tree -o x", "sed -ni p a", "git stash",
      "date > x", "timeout 5 make", "env A=1 make", "echo `touch x`", "cat <(touch x)"],
 )  # fmt: skip

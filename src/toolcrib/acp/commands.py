@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from acp.schema import AvailableCommand, AvailableCommandInput, AvailableCommandsUpdate, UnstructuredCommandInput
 from msgspec import Struct
 
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.host import AgentHost
-from toolcrib.agent.prompt_commands import PromptCommands, filled_in
-from toolcrib.core.attempt import attempt_async
+from toolcrib.agent.prompt_commands import PromptCommands, call_plugin_command, filled_in, plugin_command_summary
 from toolcrib.plugins.context import Declaration
 from toolcrib.undo.history import UndoResult
 
@@ -135,31 +132,13 @@ def _asking(body: str) -> Callable[[Agent, str], Awaitable[CommandAnswer]]:
 
 
 def _of_plugin(one: Declaration) -> EditorCommand:
-    handler: Any = one.arguments[1]
-    name = one.name.lstrip("/").lower()
-    description = one.options.get("description") or (one.arguments[2] if len(one.arguments) > 2 else "")
-
-    async def call(rest: str) -> Any:
-        answer = handler(rest) if _takes_text(handler) else handler()
-        return await answer if inspect.isawaitable(answer) else answer
-
     async def run(_: Agent, rest: str) -> CommandAnswer:
-        answer, error = await attempt_async(call(rest))
-        if error is not None:
-            return CommandAnswer(f"/{name} of the plugin {one.source.name!r} failed: {error!r}")
-        return CommandAnswer(str(answer or ""))
+        answer, problem = await call_plugin_command(one, rest)
+        return CommandAnswer(problem or answer)
 
     return EditorCommand(
-        name=name,
-        summary=str(description) or f"from the plugin {one.source.name}",
+        name=one.name.lstrip("/").lower(),
+        summary=plugin_command_summary(one),
         hint=str(one.options.get("args_hint") or ""),
         run=run,
     )
-
-
-def _takes_text(handler: Any) -> bool:
-    try:
-        parameters = inspect.signature(handler).parameters.values()
-    except (TypeError, ValueError):
-        return True
-    return any(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD, one.VAR_POSITIONAL) for one in parameters)

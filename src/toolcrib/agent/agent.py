@@ -93,11 +93,7 @@ class Agent:
             provider=provider,
         )
         runtime, settings = self.host.runtime, self.host.settings
-        runtime.load()
-        self.host.external_memory.attach()
-        runtime.toolsets.require([*(toolsets or ()), *disabled_toolsets])
-        disabled = [*settings.agent.disabled_toolsets, *disabled_toolsets]
-        self.tool_selection = ToolSelection(runtime, self.host.renderings, toolsets, disabled, without_tools)
+        self.tool_selection = self._selection(toolsets, disabled_toolsets, without_tools)
         self._provider, self.model = self._chosen(model, provider)
         self.steering: deque[Message] = deque()
         self._is_subagent = bool(parent_id)
@@ -113,6 +109,16 @@ class Agent:
         self._own_prompt, self._ended = system_prompt, False
         self._owner = owner
         self._open(self._open_session(session_id, source or self.host.platform, parent_id))
+
+    def _selection(
+        self, toolsets: Sequence[str] | None, disabled: Sequence[str], without: Collection[str]
+    ) -> ToolSelection:
+        runtime = self.host.runtime
+        runtime.load()
+        self.host.external_memory.attach()
+        runtime.toolsets.require([*(toolsets or ()), *disabled])
+        disabled = [*self.host.settings.agent.disabled_toolsets, *disabled]
+        return ToolSelection(runtime, self.host.renderings, toolsets, disabled, without)
 
     def _open(self, session: Session) -> None:
         self.conversation = Conversation(self.host.store, session)

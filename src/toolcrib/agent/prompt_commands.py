@@ -1,19 +1,23 @@
-"""Commands that people write as Markdown files: in their home, and in projects that they trust.
+"""Commands that are not ours, which front ends offer as slash commands: those of people, and those of plugins.
 
-Each is the text of a question. Front ends offer them as slash commands.
+People write theirs as Markdown files, in their home and in projects that they trust; each is the text of a question.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
 from toolcrib.agent.prompt import FolderTrust, ProjectFile, read_text
 from toolcrib.config.paths import Home
+from toolcrib.core.attempt import attempt_async
+from toolcrib.plugins.context import Declaration
 from toolcrib.skills.catalog import project_folders
 from toolcrib.skills.skill import split_front_matter
 
@@ -118,3 +122,31 @@ def _command(file: Path) -> PromptCommand:
         arguments=fields.get("argument-hint", "") or ("TEXT" if _PLACE.search(parts.body) else ""),
         file=str(file),
     )
+
+
+async def call_plugin_command(command: Declaration, text: str) -> tuple[str, str]:
+    """What a plugin's command answers to the text behind it, and why it failed; one of them is empty."""
+    handler: Any = command.arguments[1]
+
+    async def call() -> Any:
+        answer = handler(text) if _takes_text(handler) else handler()
+        return await answer if inspect.isawaitable(answer) else answer
+
+    answer, error = await attempt_async(call())
+    if error is not None:
+        return "", f"/{command.name.lstrip('/')} of the plugin {command.source.name!r} failed: {error!r}"
+    return str(answer or ""), ""
+
+
+def plugin_command_summary(command: Declaration) -> str:
+    """What a plugin says about its command, or whose it is."""
+    text = command.options.get("description") or (command.arguments[2] if len(command.arguments) > 2 else "")
+    return str(text) or f"from the plugin {command.source.name}"
+
+
+def _takes_text(handler: Any) -> bool:
+    try:
+        parameters = inspect.signature(handler).parameters.values()
+    except (TypeError, ValueError):
+        return True
+    return any(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD, one.VAR_POSITIONAL) for one in parameters)

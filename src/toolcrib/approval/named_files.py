@@ -32,13 +32,24 @@ READING_GIT = name_set(
     "name-rev merge-base grep whatchanged for-each-ref show-ref count-objects check-ignore diff-tree version help"
 )
 WRITING_REFLOG = (["reflog", "expire"], ["reflog", "delete"])
-WRITING_OPTIONS = {
+WRITING_OPTIONS: dict[str, tuple[str, ...]] = {
     "find": ("-delete", "-exec", "-execdir", "-ok", "-okdir", "-fprint", "-fprint0", "-fprintf", "-fls"),
     "sort": ("-o", "--output"),
     "sed": ("-i", "--in-place"),
     "tree": ("-o",),
     "date": ("-s", "--set"),
+    "sdiff": ("-o", "--output"),
+    "info": ("-o", "--output"),
+    "less": ("-o", "-O", "--log-file", "--LOG-FILE"),
+    "history": ("-w", "-a", "-c", "-d"),
+    "file": ("-C", "--compile"),
+    "rg": ("--pre", "--hostname-bin"),
+    "uniq": (),
+    "xxd": (),
 }
+WRITES_SECOND = name_set("uniq xxd")
+"""Programs that write to their second operand."""
+PROGRAMS_OF_GIT = ("--output", "--open-files-in-pager", "-O", "--ext-diff", "--upload-pack", "--exec")
 WRITING_SED = re.compile(r"(?:^|[;\s\d/}])[weWE]\b")
 EXACT = name_set("rm rmdir unlink mv cp touch mkdir tee truncate dd ln chmod chown chgrp install")
 """Programs that change nothing but what they name."""
@@ -138,13 +149,15 @@ def only_reads(call: CommandCall) -> bool:
     if program == "git":
         operands = [word.text for word in call.arguments.operands[:2]]
         reads = operands[:1] and operands[0] in READING_GIT and operands not in WRITING_REFLOG
-        return bool(reads) and not any(one.startswith("--output") for one in words)
+        return bool(reads) and not any(one.startswith(PROGRAMS_OF_GIT) for one in words)
     if program in ("awk", "gawk"):
         return not any(mark in word for word in words for mark in (">", "|", "system", "inplace", "-f"))
     options = WRITING_OPTIONS.get(program)
     if options is None:
         return False
     if program == "sed" and any(WRITING_SED.search(word) or re.match(r"-[a-zA-Z]*i", word) for word in words):
+        return False
+    if program in WRITES_SECOND and len(call.arguments.operands) > 1:
         return False
     short = tuple(one for one in options if len(one) == 2)
     return not any(word.partition("=")[0] in options or (short and word.startswith(short)) for word in words)

@@ -105,7 +105,6 @@ PROGRAMS_IN_HOME = lazy_pattern(
     re.IGNORECASE,
 )
 STARTS_IN_HOME = lazy_pattern(
-    r"(?:gnu)?makefile$|justfile$|"
     r"\.(?:g?vimrc|exrc|ideavimrc|emacs|spacemacs|nanorc|tmux\.conf|screenrc|gdbinit|lldbinit|r(?:profile"
     r"|environ)|irbrc"
     r"|pryrc|gemrc|psqlrc|sqliterc|duckdbrc|my\.cnf|curlrc|wgetrc|pythonrc(?:\.py)?"
@@ -131,6 +130,8 @@ STARTS_IN_HOME = lazy_pattern(
     r"|\.local/lib/python[\d.]+/site-packages(?:/|$)|library/(?:python|application support/code)(?:/|$)",
     re.IGNORECASE,
 )
+RECIPES_IN_HOME = frozenset({"makefile", "gnumakefile", "justfile"})
+"""What `make` and the like run wherever they are called below the home folder itself."""
 LOADED_BY_PYTHON = lazy_pattern(r"(?:\.pth|(?:^|/)(?:site|user)customize\.py)$", re.IGNORECASE)
 """What every Python that starts with this folder on its path runs."""
 PROTECTED_ANYWHERE = lazy_pattern(
@@ -221,6 +222,8 @@ class SensitivePaths(msgspec.Struct, frozen=True):
                 return "git runs what it says"
             if ASK_ANYWHERE.search(one) or (LOADED_BY_PYTHON.search(one) and not folders.in_workspace(one)):
                 return "its content takes effect later without anyone seeing it"
+            if one.lower().removeprefix(f"{folders.home.lower()}/") in RECIPES_IN_HOME:
+                return "programs run it, or read from it what to run"
             if _matches_in_home(one, folders, STARTS_IN_HOME) or _matches_in_home(one, folders, PROGRAMS_IN_HOME):
                 return "programs run it, or read from it what to run"
             if any(is_inside(one, folder) for folder in self.started_from(folders)):

@@ -158,7 +158,9 @@ ARGUMENTS = (
     # Everything that does not go through the proxy.
     "--disable-quic",
     "--dns-prefetch-disable",
+    # The second name is the one that newer versions know.
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
+    "--webrtc-ip-handling-policy=disable_non_proxied_udp",
 )
 PREFERENCES = {
     # Services of the browser's vendor that would see what a session does.

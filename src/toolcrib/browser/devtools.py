@@ -41,8 +41,12 @@ REFUSED = {
     "Storage.setStorageBucketTracking": "it outlives the session",
 }
 SECRETS = frozenset(
-    {"Network.getCookies", "Network.getAllCookies", "Storage.getCookies", "Network.getResponseBody", "Page.getCookies"}
-)
+    {
+        "Network.getCookies", "Network.getAllCookies", "Storage.getCookies", "Page.getCookies",
+        "Network.getResponseBody", "Network.getRequestPostData", "CacheStorage.requestCachedResponse",
+        "DOMStorage.getDOMStorageItems", "IndexedDB.requestData",
+    }
+)  # fmt: skip
 READING = ("get", "describe", "query", "search", "capture", "resolve", "request", "print", "collect")
 HARMLESS = frozenset({"enable", "disable", "bringToFront", "reload", "activateTarget", "scrollIntoViewIfNeeded"})
 MAX_SECONDS = 300.0
@@ -69,7 +73,9 @@ def cdp_effects(method: str, host: str) -> tuple[Effect, ...]:
     if method in SECRETS:
         return (
             network,
-            Effect("secret", f"with {method}, which reads cookies or private answers of {host or 'a site'}"),
+            Effect(
+                "secret", f"with {method}, which reads cookies, stored data or private answers of {host or 'a site'}"
+            ),
         )
     if name.startswith(READING) or name in HARMLESS:
         return (network,)

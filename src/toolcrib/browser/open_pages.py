@@ -18,6 +18,7 @@ from toolcrib.core.types import JsonObject
 T = TypeVar("T")
 
 PROBE_SECONDS = 3.0
+MAX_ADDRESS_CHARS = 2_000
 
 
 class ActFailed(ToolcribError):
@@ -178,6 +179,11 @@ async def _as_coroutine(waiting: Awaitable[T]) -> T:
 def site_of(url: str) -> str:
     """The host of an address with its port, as effects and messages name it."""
     return re.sub(r"^[a-z]+://([^/?#]*).*", r"\1", url, flags=re.DOTALL).rpartition("@")[2][:200]
+
+
+def shown_address(url: str) -> str:
+    """An address in a report; pages can make theirs as long as they like."""
+    return url if len(url) <= MAX_ADDRESS_CHARS else f"{url[:MAX_ADDRESS_CHARS]}…"
 
 
 def reason_of(error: BaseException) -> str:

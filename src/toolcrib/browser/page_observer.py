@@ -11,7 +11,7 @@ import msgspec
 from playwright.async_api import Error
 from playwright.async_api import TimeoutError as PlaywrightTimeout
 
-from toolcrib.browser.open_pages import PROBE_SECONDS, ActFailed, OpenPages, site_of
+from toolcrib.browser.open_pages import PROBE_SECONDS, ActFailed, OpenPages, shown_address, site_of
 from toolcrib.browser.page_facts import PASSWORDS, REST, TEXT, ElementFacts
 from toolcrib.browser.snapshot import PageSnapshot, changes, given_ref, read_snapshot, without_boxes
 from toolcrib.browser.tabs import DialogOpened, Tab
@@ -21,6 +21,8 @@ REST_MS = 10
 """How long a page must stay as it is after an act."""
 LOADED_REST_MS = 60
 """The same, if it loaded something: scripts need a moment to show it."""
+REST_SECONDS = 3.0
+"""How long a page may take to come to rest, or to say that it does not."""
 MAX_ELEMENTS = 150_000
 """Larger pages cannot be read as a tree within a bearable time."""
 MAX_TEXT_CHARS = 4_000
@@ -63,7 +65,9 @@ class PageObserver:
         """What the model saw last of each tab: its address and lines."""
         self._states: dict[Tab, PageState] = {}
         self._trees: dict[Tab, str] = {}
-        """What the last snapshot of each tab was made of."""
+        """What the last snapshot of each tab was made of, without boxes."""
+        self._texts: dict[Tab, tuple[str, int]] = {}
+        """The last snapshot of each tab within the limit, and how many lines are left out."""
 
     def last_snapshot(self, tab: Tab) -> PageSnapshot | None:
         return self._snapshots.get(tab)
@@ -73,7 +77,8 @@ class PageObserver:
         try:
             tab, state, snapshot = await self.settled(tab, 0 if is_still else REST_MS)
         except DialogOpened:
-            return self._with_events(self._pages.current(), {"success": True, "url": self._pages.current().page.url})
+            tab = self._pages.current()
+            return self._with_events(tab, {"success": True, "url": shown_address(tab.page.url)})
         return self._with_events(tab, self._described(tab, state, snapshot, whole=whole, full=full))
 
     async def look(self, tab: Tab, *, full: bool) -> JsonObject:
@@ -84,13 +89,14 @@ class PageObserver:
         return await self.report(tab, whole=True, full=full, is_still=True)
 
     def _described(self, tab: Tab, state: PageState, snapshot: PageSnapshot, *, whole: bool, full: bool) -> JsonObject:
-        report: JsonObject = {"success": True, "url": tab.page.url, "title": state.title[:200]}
+        report: JsonObject = {"success": True, "url": shown_address(tab.page.url), "title": state.title[:200]}
         if state.total > state.height + 1:
             report["scroll_position"] = f"{state.top} of {max(0, state.total - state.height)} pixels"
         return report | self._shown_part(tab, snapshot, state, whole=whole, full=full)
 
     def _shown_part(self, tab: Tab, snapshot: PageSnapshot, state: PageState, *, whole: bool, full: bool) -> JsonObject:
-        text, left_out = snapshot.cut(self._pages.settings.snapshot_chars, full=full)
+        limit = self._pages.settings.snapshot_chars
+        text, left_out = snapshot.cut(limit, full=True) if full else self._texts[tab]
         lines = text.splitlines()
         before = self._shown.get(tab)
         self._shown[tab] = (tab.page.url, lines)
@@ -115,7 +121,7 @@ class PageObserver:
             if note["kind"] == "console_error":
                 errors.append(note["text"])
             elif note["kind"] == "new_tab":
-                report.setdefault("new_tabs", []).append(f"{note['tab'].id} {note['tab'].page.url}")
+                report.setdefault("new_tabs", []).append(f"{note['tab'].id} {shown_address(note['tab'].page.url)}")
             else:
                 events.append(f"{note['kind']}: {note['text']}")
         if events:
@@ -189,14 +195,20 @@ class PageObserver:
     async def _ask(self, tab: Tab, rest_ms: list[int], *, with_tree: bool) -> tuple[str, str]:
         """What the page says about itself and, in the same breath, its tree."""
         if not with_tree:
-            return str(await tab.page.evaluate(REST, rest_ms)), ""
-        found: list[str | BaseException] = await asyncio.gather(
-            tab.page.evaluate(REST, rest_ms), self._tree(tab), return_exceptions=True
-        )
-        for one in found:
+            return await self._rested(tab, rest_ms), ""
+        said, tree = await asyncio.gather(self._rested(tab, rest_ms), self._tree(tab), return_exceptions=True)
+        for one in (said, tree):
             if isinstance(one, BaseException):
                 raise one
-        return str(found[0]), str(found[1])
+        return str(said), str(tree)
+
+    async def _rested(self, tab: Tab, rest_ms: list[int]) -> str:
+        """What the page says about itself when it rests; one that replaced the timers is asked without them."""
+        try:
+            async with asyncio.timeout(REST_SECONDS):
+                return str(await tab.page.evaluate(REST, rest_ms))
+        except TimeoutError:
+            return str(await tab.page.evaluate(REST, [0, 0]))
 
     async def _tree(self, tab: Tab) -> str:
         return await tab.page.aria_snapshot(mode="ai", boxes=True, timeout=self._pages.answer_ms)
@@ -211,17 +223,18 @@ class PageObserver:
 
     async def _is_unchanged(self, tab: Tab) -> bool:
         """Whether the last snapshot still holds; False if boxes decided what it shows, because they take time."""
-        if self._trees.get(tab) is None or self._snapshots[tab].cut(self._pages.settings.snapshot_chars)[1]:
+        if tab not in self._trees or self._texts[tab][1]:
             return False
         tree = await self._pages.read(tab, tab.page.aria_snapshot(mode="ai", timeout=self._pages.answer_ms))
-        return tree == without_boxes(self._trees[tab])
+        return tree == self._trees[tab]
 
     async def _keep(self, tab: Tab, state: PageState, tree: str) -> PageSnapshot:
         """Remember the snapshot, so that its refs are known."""
         self.facts.clear()
         snapshot = read_snapshot(tree, state.height).without(await self._passwords(tab, state))
-        self._trees[tab] = tree
-        for kept in (self._snapshots, self._shown, self._states, self._trees):
+        self._trees[tab] = without_boxes(tree)
+        self._texts[tab] = snapshot.cut(self._pages.settings.snapshot_chars)
+        for kept in (self._snapshots, self._shown, self._states, self._trees, self._texts):
             for gone in [one for one in kept if one not in self._pages.tabs.tabs]:
                 del kept[gone]
         self._snapshots[tab] = snapshot

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import ssl
 from collections import deque
 from urllib.parse import urlsplit
@@ -18,6 +19,7 @@ from toolcrib.core.ports import WebGuard
 HEAD_BYTES = 256 * 1024
 CHUNK_BYTES = 64 * 1024
 CONNECT_SECONDS = 15.0
+MAX_BYTES = 1_000_000_000
 KEPT_REFUSALS = 20
 REFUSED_HEADER = "x-toolcrib-refused"
 """On responses of this proxy, to tell them from those of a website."""
@@ -31,9 +33,13 @@ class ProxyRequestError(ToolcribError):
 class GuardProxy:
     """One listening socket on 127.0.0.1. Remembers what it refused."""
 
-    def __init__(self, guard: WebGuard, upstream: str = "") -> None:
-        """`upstream` is the proxy from the settings; it resolves names then, so only names can be checked."""
+    def __init__(self, guard: WebGuard, upstream: str = "", max_bytes: int = MAX_BYTES) -> None:
+        """`upstream` is the proxy from the settings; it resolves names then, so only names can be checked.
+
+        A connection that brings more than `max_bytes` is closed: an endless download would fill the disk.
+        """
         self._guard = guard
+        self._max_bytes = max_bytes
         self._upstream = urlsplit(upstream) if upstream else None
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
@@ -87,7 +93,7 @@ class GuardProxy:
                 await self._tunnel(head, (reader, writer), (there, out))
             else:
                 out.write(_without_hops(head, None if self._upstream else f"{method} {target} HTTP/1.1"))
-                await _exchange((reader, writer), (there, out))
+                await _exchange((reader, writer), (there, out), self._max_bytes)
         finally:
             out.close()
 
@@ -120,7 +126,7 @@ class GuardProxy:
             near[1].write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         else:
             far[1].write(_without_hops(head, None, close=False))
-        await _pump_both(near, far)
+        await _pump_both(near, far, self._max_bytes)
 
 
 def _read_target(head: bytes) -> tuple[str, str, int, str]:
@@ -150,7 +156,9 @@ def _without_hops(head: bytes, first_line: str | None, *, close: bool = True) ->
 
 
 async def _exchange(
-    near: tuple[asyncio.StreamReader, asyncio.StreamWriter], far: tuple[asyncio.StreamReader, asyncio.StreamWriter]
+    near: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+    far: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+    max_bytes: int,
 ) -> None:
     """Forward the body of one request, and its response."""
     sending = asyncio.get_running_loop().create_task(_pump(near[0], far[1]))
@@ -161,17 +169,19 @@ async def _exchange(
             # 1xx responses announce the real one.
             if head[9:10] != b"1":
                 break
-        await _pump(far[0], near[1])
+        await _pump(far[0], near[1], max_bytes)
     finally:
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
 
 
 async def _pump_both(
-    near: tuple[asyncio.StreamReader, asyncio.StreamWriter], far: tuple[asyncio.StreamReader, asyncio.StreamWriter]
+    near: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+    far: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+    max_bytes: int,
 ) -> None:
     loop = asyncio.get_running_loop()
-    both = {loop.create_task(_pump(near[0], far[1])), loop.create_task(_pump(far[0], near[1]))}
+    both = {loop.create_task(_pump(near[0], far[1])), loop.create_task(_pump(far[0], near[1], max_bytes))}
     try:
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -180,10 +190,14 @@ async def _pump_both(
         await asyncio.gather(*both, return_exceptions=True)
 
 
-async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    while data := await source.read(CHUNK_BYTES):
+async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, max_bytes: float = math.inf) -> None:
+    while max_bytes > 0 and (data := await source.read(CHUNK_BYTES)):
+        max_bytes -= len(data)
         sink.write(data)
         await sink.drain()
+    if max_bytes <= 0:
+        # Not the end of an answer: a file of this size must not look complete.
+        sink.transport.abort()
 
 
 async def _refuse(writer: asyncio.StreamWriter, status: str, reason: str) -> None:

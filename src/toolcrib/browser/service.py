@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 20.0
 FACTS_SECONDS = 3.0
+CONNECTION_FACTOR = 10
+"""How much more than the largest download one connection may bring."""
 RENDER_KEY = "web_extract"
 REPLACED = "a fresh one takes its place, without its pages and cookies; open the page again with browser_navigate"
 KEYS = {
@@ -378,7 +380,8 @@ class BrowserService:
         if is_remote(self._settings):
             browser = await connect(driver, self._settings, self._services.plugins, key)
             return BrowserSession(browser, settings, save, can_answer=can_answer)
-        proxy = GuardProxy(self.guard, self._settings.web.proxy)
+        most = int(settings.max_download_mb * CONNECTION_FACTOR * 1_000_000)
+        proxy = GuardProxy(self.guard, self._settings.web.proxy, most)
         try:
             chromium = await launch(driver, self._settings, await proxy.start(), self._ledger)
         except BaseException as error:

@@ -31,7 +31,11 @@ from toolcrib.core.types import JsonObject
 
 ELEMENT_SECONDS = 5.0
 """How long an element may take to become usable; a covered or disabled one rarely does."""
+DOWNLOADS = "Download is starting"
+INTERRUPTED = "is interrupted by another navigation"
+"""What playwright says about a navigation that became something else."""
 MAX_IMAGES = 100
+MAX_ALT_CHARS = 300
 MAX_MARKS = 100
 TAB_ADDRESS = re.compile(r"tab:(\d+)")
 _NUMBERED = re.compile(r"(.*\S)\s*#(\d+)", re.DOTALL)
@@ -87,7 +91,14 @@ class BrowserSession:
         self._pages.begin(tab)
         self.tabs.dismisses_all = True
         try:
-            response = await self._go(tab, url, seconds)
+            try:
+                response = await self._go(tab, url, seconds)
+            except ActFailed as failed:
+                if INTERRUPTED not in str(failed):
+                    raise
+                # The page before navigates without end; a new tab does not have it.
+                tab = await self._pages.replace(tab)
+                response = await self._go(tab, url, seconds)
         finally:
             self.tabs.dismisses_all = False
             self.tabs.navigated()
@@ -107,6 +118,9 @@ class BrowserSession:
                 f"{site_of(url)!r} did not answer within {seconds:g} seconds; try again, or another page"
             ) from None
         except Error as error:
+            if DOWNLOADS in str(error):
+                # The event may arrive later than the end of the navigation.
+                await self.tabs.download_begins(PROBE_SECONDS)
             if self.tabs.downloads:
                 return None
             raise ActFailed(self._pages.why_not(url, error)) from error
@@ -239,6 +253,8 @@ class BrowserSession:
                 task.result()
             else:
                 tab.suspended = task
+                # Its page may go away before anybody asks.
+                task.add_done_callback(_outcome_seen)
         except (PlaywrightTimeout, TimeoutError) as error:
             task.cancel()
             await self._pages.require_answer(tab)
@@ -260,7 +276,9 @@ class BrowserSession:
         for frame in tab.page.frames:
             with contextlib.suppress(Error):
                 found += await self._pages.read(tab, frame.evaluate(IMAGES, MAX_IMAGES))
-        return [{**one, "src": _short_source(one["src"])} for one in found[:MAX_IMAGES]]
+        return [
+            {**one, "src": _short_source(one["src"]), "alt": one["alt"][:MAX_ALT_CHARS]} for one in found[:MAX_IMAGES]
+        ]
 
     def console(self, *, clear: bool) -> JsonObject:
         tab = self._pages.current()
@@ -399,6 +417,11 @@ async def _type_by_keys(locator: Locator, text: str, wait: float) -> None:
     """For what is not a field, but takes keys."""
     await locator.click(timeout=wait)
     await locator.press_sequentially(text, timeout=wait)
+
+
+def _outcome_seen(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
 
 
 def _element_ms(seconds: float) -> float:

@@ -65,7 +65,8 @@ class HeldDialog(msgspec.Struct, kw_only=True):
             "type": self.dialog.type,
             "message": self.dialog.message[:MAX_MESSAGE_CHARS],
         }
-        return {**shown, "default_value": self.dialog.default_value} if self.dialog.type == "prompt" else shown
+        default = self.dialog.default_value[:MAX_MESSAGE_CHARS]
+        return {**shown, "default_value": default} if self.dialog.type == "prompt" else shown
 
 
 class LogEntry(msgspec.Struct, frozen=True):
@@ -209,6 +210,7 @@ class TabSet:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.is_closed = False
         self._added = asyncio.Event()
+        self._downloading = asyncio.Event()
         for page in context.pages:
             self._add(page)
         self._listen()
@@ -310,6 +312,14 @@ class TabSet:
                     self._added.clear()
                     await self._added.wait()
 
+    async def download_begins(self, seconds: float) -> None:
+        """Wait until a download is known; not longer than some seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not self.downloads:
+                    self._downloading.clear()
+                    await self._downloading.wait()
+
     def _remove(self, tab: Tab) -> None:
         if tab not in self.tabs:
             return
@@ -392,6 +402,7 @@ class TabSet:
             self.spawn(download.cancel())
             return
         self.downloads.append(download)
+        self._downloading.set()
 
     def _on_chooser(self, chooser: FileChooser) -> None:
         tab = self.of(chooser.page)

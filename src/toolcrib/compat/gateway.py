@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from toolcrib.compat.hermes_constants import get_hermes_dir
-from toolcrib.compat.utils import is_truthy_value
 from toolcrib.config.files import make_folder
+from toolcrib.config.load import is_yes
 from toolcrib.core.errors import UsageError
 
 
@@ -117,17 +117,22 @@ class PlatformConfig:
     def from_dict(cls, data: dict[str, Any]) -> PlatformConfig:
         channel = data.get("home_channel")
         return cls(
-            enabled=is_truthy_value(data.get("enabled")),
+            enabled=_flag(data, "enabled", False),
             token=data.get("token"),
             api_key=data.get("api_key"),
             home_channel=HomeChannel.from_dict(channel) if channel else None,
             reply_to_mode=str(data.get("reply_to_mode") or "first"),
-            gateway_restart_notification=is_truthy_value(data.get("gateway_restart_notification"), True),
-            typing_indicator=is_truthy_value(data.get("typing_indicator"), True),
+            gateway_restart_notification=_flag(data, "gateway_restart_notification", True),
+            typing_indicator=_flag(data, "typing_indicator", True),
             typing_status_text=data.get("typing_status_text"),
             channel_overrides=dict(data.get("channel_overrides") or {}),
             extra=dict(data.get("extra") or {}),
         )
+
+
+def _flag(data: dict[str, Any], name: str, default: bool) -> bool:
+    value = data.get(name, default)
+    return is_yes(value) if isinstance(value, str) else bool(default if value is None else value)
 
 
 class MessageType(Enum):

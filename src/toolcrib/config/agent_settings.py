@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
+from toolcrib.config.media_settings import VisionModelSettings
 from toolcrib.config.section import (
     NonNegativeFloat,
     NonNegativeInt,
@@ -15,7 +16,6 @@ from toolcrib.config.section import (
     Section,
     shorthand,
 )
-from toolcrib.config.vision_settings import VisionModelSettings
 from toolcrib.core.approvals import DEFAULT_MODE, Mode
 
 
@@ -189,3 +189,17 @@ class DelegationSettings(Section, frozen=True, kw_only=True):
     """Let subagents run dangerous calls without approval; deny rules still apply."""
     model: str = ""
     """The model for subagents; empty means that of their agent."""
+
+
+class MixtureSettings(Section, frozen=True, kw_only=True):
+    """How `mixture_of_agents` asks several models."""
+
+    reference_models: list[str] = field(default_factory=list)
+    """The models that answer side by side, as `provider/model`; empty means the main model, its fallbacks and the
+    auxiliary model."""
+    aggregator: str = ""
+    """The model that makes one answer of theirs, as `provider/model`; empty means the main model."""
+    max_tokens: PositiveInt = 4096
+    """The longest answer of each model, in tokens."""
+    timeout: PositiveFloat = 180
+    """How many seconds each model may take."""

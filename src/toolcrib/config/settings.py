@@ -16,15 +16,15 @@ from toolcrib.config.agent_settings import (
     DelegationSettings,
     GuardrailSettings,
     MemorySettings,
+    MixtureSettings,
     ModelSettings,
     ProviderEntry,
 )
 from toolcrib.config.approval_entries import grant_text, rule_text
 from toolcrib.config.browser_settings import BrowserSettings
-from toolcrib.config.generation_settings import ImageGenSettings, VideoGenSettings
 from toolcrib.config.hook_settings import ShellHookSettings
 from toolcrib.config.mcp_settings import McpServerSettings, McpSettings
-from toolcrib.config.mixture_settings import MixtureSettings
+from toolcrib.config.media_settings import ImageGenSettings, SttSettings, TtsSettings, VideoGenSettings, VisionSettings
 from toolcrib.config.paths import Home, find_home
 from toolcrib.config.section import (
     NOT_IN_FILE,
@@ -37,9 +37,7 @@ from toolcrib.config.section import (
     shorthand,
 )
 from toolcrib.config.serve_settings import AcpSettings, ServeSettings
-from toolcrib.config.speech_settings import SttSettings, TtsSettings
 from toolcrib.config.terminal_settings import TerminalSettings
-from toolcrib.config.vision_settings import VisionSettings
 from toolcrib.config.web_settings import WebSettings, WebsiteList
 
 LogLevel = Literal["debug", "info", "warning", "error"]

@@ -18,7 +18,7 @@ from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.types import Effect, JsonObject
 from toolcrib.registry.results import sendable, tool_error, tool_result
-from toolcrib.web.hosted_service import HostedService, ServiceSpec
+from toolcrib.web.hosted_service import ApiService, ServiceSpec
 from toolcrib.web.http_client import GuardedClient
 from toolcrib.web.provider_access import ProviderFailed
 
@@ -122,7 +122,7 @@ class DiscordService:
             return tool_error(error, success=False)
 
 
-class DiscordBot(HostedService):
+class DiscordBot(ApiService):
     """One bot. Each action is a method of its name, which takes the arguments as texts."""
 
     name = "discord"

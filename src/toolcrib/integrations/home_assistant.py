@@ -18,7 +18,7 @@ from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import ToolcribError, UnknownName, nearest_names
 from toolcrib.core.types import Effect, JsonObject
 from toolcrib.registry.results import sendable, tool_error, tool_result
-from toolcrib.web.hosted_service import HostedService, ServiceSpec
+from toolcrib.web.hosted_service import ApiService, ServiceSpec
 from toolcrib.web.http_client import GuardedClient
 from toolcrib.web.provider_access import ProviderFailed
 
@@ -160,11 +160,11 @@ class HomeAssistantService:
 
     # Around them
 
-    def _home(self) -> Home | None:
+    def _home(self) -> HomeApi | None:
         access = SPEC.access(self._client, "ha_list_entities")
-        return None if access is None or not access.key else Home(msgspec.structs.replace(access, seconds=SECONDS))
+        return None if access is None or not access.key else HomeApi(msgspec.structs.replace(access, seconds=SECONDS))
 
-    def _require_home(self) -> Home:
+    def _require_home(self) -> HomeApi:
         home = self._home()
         if home is None:
             raise HomeFailed("HASS_TOKEN is not set; run `toolcrib setup ha_list_entities`")
@@ -190,7 +190,7 @@ class UnknownDomain(UnknownName):
         super().__init__(domain, sorted(known), advice="list the domains with ha_list_services")
 
 
-class Home(HostedService):
+class HomeApi(ApiService):
     """One Home Assistant."""
 
     name = "homeassistant"

@@ -17,7 +17,7 @@ from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.types import Effect, JsonObject
 from toolcrib.registry.results import sendable, tool_error, tool_result
-from toolcrib.web.hosted_service import HostedService, ServiceSpec
+from toolcrib.web.hosted_service import ApiService, ServiceSpec
 from toolcrib.web.http_client import GuardedClient
 
 SPEC = ServiceSpec("xAI", "https://api.x.ai/v1", ("XAI_API_KEY",), "XAI_BASE_URL")
@@ -72,9 +72,9 @@ class PostSearchService:
             result["note"] = "nothing was found; try other words or dates"
         return result
 
-    def _service(self, seconds: float) -> HostedService | None:
+    def _service(self, seconds: float) -> ApiService | None:
         access = SPEC.access(self._client, "x_search")
-        return None if access is None else HostedService(msgspec.structs.replace(access, seconds=seconds))
+        return None if access is None else ApiService(msgspec.structs.replace(access, seconds=seconds))
 
 
 def _tool(args: JsonObject) -> JsonObject:

@@ -12,8 +12,8 @@ from typing import Literal
 
 import msgspec
 
+from toolcrib.config.media_settings import VisionSettings
 from toolcrib.config.paths import Home
-from toolcrib.config.vision_settings import VisionSettings
 from toolcrib.core.context import Services, ToolContext
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.messages import Image

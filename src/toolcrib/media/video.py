@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from toolcrib.config.vision_settings import VisionSettings
+from toolcrib.config.media_settings import VisionSettings
 from toolcrib.media.images import MediaFailed
 
 BUNDLED = "imageio_ffmpeg"

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from toolcrib.web.hosted_service import HostedService, ServiceSpec
+from toolcrib.web.hosted_service import ApiService, ServiceSpec
 from toolcrib.web.http_client import GuardedClient
 
 SPEC = ServiceSpec("mem0", "https://api.mem0.ai", ("MEM0_API_KEY",), "MEM0_BASE_URL")
@@ -66,7 +66,7 @@ class Mem0Memory:
     def __init__(self, environ: Mapping[str, str], client: Callable[[], GuardedClient]) -> None:
         self._user = environ.get("MEM0_USER_ID") or environ.get("USER") or "user"
         access = SPEC.access(client, "mem0_search")
-        self._service = None if access is None else HostedService(access)
+        self._service = None if access is None else ApiService(access)
 
     @property
     def host(self) -> str:

@@ -9,8 +9,8 @@ import msgspec
 from toolcrib.config.agent_settings import AuxiliarySettings, ProviderEntry
 from toolcrib.config.env_file import load_env_file
 from toolcrib.config.environment import environment
+from toolcrib.config.media_settings import VisionModelSettings
 from toolcrib.config.settings import Settings
-from toolcrib.config.vision_settings import VisionModelSettings
 from toolcrib.core.errors import UnknownName
 from toolcrib.providers.embedded.catalog import DEFAULT_MODEL, MODELS
 from toolcrib.providers.presets import ALIASES, PRESETS, Preset

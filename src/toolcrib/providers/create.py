@@ -8,8 +8,8 @@ import msgspec
 
 from toolcrib.config.agent_settings import AuxiliarySettings, Prices
 from toolcrib.config.env_vars import OPTIONAL_ENV_VARS
+from toolcrib.config.media_settings import VisionModelSettings
 from toolcrib.config.settings import Settings
-from toolcrib.config.vision_settings import VisionModelSettings
 from toolcrib.core.models import Emit, ModelError, ModelProfile, ModelRequest, ModelResponse, Provider, Usage
 from toolcrib.providers.choose import (
     ConfiguredModels,

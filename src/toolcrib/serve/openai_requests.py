@@ -17,10 +17,13 @@ MODEL = "toolcrib"
 """The model that clients can always choose: the agent with the configured model."""
 MAX_INSTRUCTIONS_CHARS = 100_000
 
-# Prompts that chat front ends send on their own, to get a title, tags or follow-up questions.
+# Prompts that chat front ends send on their own, to get a title, tags or follow-up questions: a task and the transcript
+# of a chat. A person who asks for a title sends no such transcript.
 _HOUSEKEEPING = lazy_pattern(
-    r"\A\s*(?:### Task:\s.*<chat_history>|.{0,400}\b(?:concise|short|brief)\b.{0,80}\btitle\b.{0,200}\bconversation\b)",
-    re.DOTALL | re.IGNORECASE,
+    r"\A\s*(?:### Task:\s.*<chat_history>.*</chat_history>"
+    r"|(?:provide|write|generate|create)\s+an?\s+(?:concise|short|brief)\b[^\n]{0,80}\btitle\s+for\s+(?:the|this|a)\s+"
+    r"conversation\b.*^\W{0,4}(?:user|human|input)\s*:.*^\W{0,4}(?:ai|assistant|output)\s*:)",
+    re.DOTALL | re.IGNORECASE | re.MULTILINE,
 )
 
 

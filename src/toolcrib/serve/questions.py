@@ -222,13 +222,20 @@ class PendingQuestions(GatewayApprover):
             raise UnknownQuestion(f"no open question has the code {wanted!r}; it may have been answered, or expired")
         return found[0]
 
-    def decide(self, question: OpenQuestion, choice: str, reason: str = "", *, every_scope: bool = False) -> bool:
-        """Answer an approval once; False if somebody else was quicker."""
+    def decide(
+        self, question: OpenQuestion, choice: str, reason: str = "", *, every_scope: bool = False, command: str = ""
+    ) -> bool:
+        """Answer an approval once; False if somebody else was quicker. With `once`, `command` runs instead."""
         request = question.request
         if request is None:
             raise UnknownQuestion(f"{question.asked.code} is a question, not an approval; answer it with a text")
         count = self.resolve(
-            request.session_key, choice, reason=reason or None, request_id=request.id, every_scope=every_scope
+            request.session_key,
+            choice,
+            reason=reason or None,
+            request_id=request.id,
+            every_scope=every_scope,
+            command=command,
         )
         return count > 0
 

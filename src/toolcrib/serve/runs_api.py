@@ -50,6 +50,8 @@ class DecisionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     choice: str
     reason: str = ""
     every_scope: bool = False
+    command: str = ""
+    """With `once`: run this instead, as the person edited it."""
 
 
 class AnswerRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -195,8 +197,12 @@ class RunsApi:
         found = await asyncio.to_thread(self._questions.find, request.path_params["id"], identity.owner)
         require_choice(wanted.choice, identity)
         is_late = not self._questions.is_waiting(found.session_id)
+        if wanted.command and (is_late or wanted.choice != "once" or not _is_editable(found)):
+            raise RunRefused("only a command that waits can be edited, and only with `once`", 422)
         is_first = await asyncio.to_thread(
-            lambda: self._questions.decide(found, wanted.choice, wanted.reason, every_scope=wanted.every_scope)
+            lambda: self._questions.decide(
+                found, wanted.choice, wanted.reason, every_scope=wanted.every_scope, command=wanted.command
+            )
         )
         if not is_first:
             raise RunRefused("this request was answered already", 409)
@@ -269,8 +275,13 @@ def _sse(number: int, body: str) -> str:
 def _question_shown(one: OpenQuestion) -> JsonObject:
     shown = {"session_id": one.session_id, "asked_at": one.asked_at, **msgspec.to_builtins(one.asked)}
     if one.request is not None:
-        shown |= _details(one.request)
+        shown |= {**_details(one.request), "editable": _is_editable(one)}
     return shown
+
+
+def _is_editable(one: OpenQuestion) -> bool:
+    """Whether a person may change the command; not if a secret in it is masked, which they would send back."""
+    return one.request is not None and one.request.can_be_edited and one.asked.command == one.request.command
 
 
 def _details(request: ApprovalRequest) -> JsonObject:

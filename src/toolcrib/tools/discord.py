@@ -7,6 +7,7 @@ from typing import Any
 from toolcrib.core.context import ToolContext
 from toolcrib.core.types import Effect, JsonObject, Unavailable
 from toolcrib.registry import registry
+from toolcrib.registry.availability import runs_in_place
 from toolcrib.tools.checks import check_client, has_variable
 
 
@@ -23,6 +24,7 @@ def discord_effects(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
     return ctx.services.discord.effects(args)
 
 
+@runs_in_place
 def check_discord() -> bool | Unavailable:
     if not has_variable("DISCORD_BOT_TOKEN"):
         return Unavailable("DISCORD_BOT_TOKEN is not set", "run `toolcrib setup discord`")

@@ -7,6 +7,7 @@ from typing import Any
 from toolcrib.core.context import ToolContext
 from toolcrib.core.types import Effect, JsonObject, Unavailable
 from toolcrib.registry import registry
+from toolcrib.registry.availability import runs_in_place
 from toolcrib.tools.checks import check_client, config_text, has_variable
 
 IMAGE_VARIABLES = ("FAL_KEY", "REPLICATE_API_TOKEN", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY")
@@ -39,23 +40,25 @@ def video_effects(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
     return ctx.services.generation.video_effects(args, ctx)
 
 
+@runs_in_place
 def check_images() -> bool | Unavailable:
     """Whether a service is configured: a key, or a section of the config that names a server or a plugin's service."""
     return _check("image_generate", IMAGE_VARIABLES, "image_gen:")
 
 
+@runs_in_place
 def check_videos() -> bool | Unavailable:
     return _check("video_generate", VIDEO_VARIABLES, "video_gen:")
 
 
+@runs_in_place
 def check_xai() -> bool | Unavailable:
     return _check("xai_video_edit", ("XAI_API_KEY",), "")
 
 
 def _check(tool: str, variables: tuple[str, ...], section: str) -> bool | Unavailable:
-    client = check_client()
-    if client is not True or has_variable(*variables) or (section and section in config_text()):
-        return client
+    if has_variable(*variables) or (section and section in config_text()):
+        return check_client()
     remedy = f"run `toolcrib setup {tool}` to enter a key"
     if section:
         remedy += f", or name your own server or a plugin's service in `{section[:-1]}`"

@@ -7,6 +7,7 @@ from typing import Any
 from toolcrib.core.context import ToolContext
 from toolcrib.core.types import Effect, JsonObject, Unavailable
 from toolcrib.registry import registry
+from toolcrib.registry.availability import runs_in_place
 from toolcrib.tools.checks import check_client, has_variable
 
 
@@ -35,6 +36,7 @@ def call_effects(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
     return ctx.services.home_assistant.call_effects(args)
 
 
+@runs_in_place
 def check_home() -> bool | Unavailable:
     """Whether there is a token; the address has a default."""
     if not has_variable("HASS_TOKEN"):

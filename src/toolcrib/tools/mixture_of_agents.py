@@ -7,6 +7,7 @@ from typing import Any
 from toolcrib.core.context import ToolContext
 from toolcrib.core.types import Effect, JsonObject, Unavailable
 from toolcrib.registry import registry
+from toolcrib.registry.availability import runs_in_place
 from toolcrib.tools.checks import config_text
 
 NAMES_MODELS = ("moa:", "fallbacks:", "auxiliary:")
@@ -21,6 +22,7 @@ def mixture_effects(_args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
     return ctx.services.mixture.effects()
 
 
+@runs_in_place
 def check_mixture() -> bool | Unavailable:
     """Whether the config may name several models; the tool itself reports one alone."""
     text = config_text()

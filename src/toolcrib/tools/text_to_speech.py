@@ -7,12 +7,13 @@ from typing import Any
 from toolcrib.core.context import ToolContext
 from toolcrib.core.types import Effect, JsonObject, Unavailable
 from toolcrib.registry import registry
+from toolcrib.registry.availability import runs_in_place
 from toolcrib.tools.checks import check_client, config_text, has_program, has_variable
 
 KEY_VARIABLES = (
     "ELEVENLABS_API_KEY", "MINIMAX_API_KEY", "OPENAI_API_KEY", "MISTRAL_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY",
 )  # fmt: skip
-PROGRAMS = ("espeak-ng", "espeak", "edge-tts")
+PROGRAMS = ("espeak-ng", "edge-tts")
 
 
 async def text_to_speech(args: JsonObject, *, ctx: ToolContext, **_: Any) -> Any:
@@ -24,12 +25,13 @@ def speech_effects(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
     return ctx.services.speech.speak_effects(args, ctx)
 
 
+@runs_in_place
 def check_speech() -> bool | Unavailable:
     """Whether a program that speaks is installed, or a service is configured."""
-    if any(map(has_program, PROGRAMS)):
-        return True
     if has_variable(*KEY_VARIABLES) or "tts:" in config_text():
         return check_client()
+    if any(map(has_program, PROGRAMS)):
+        return True
     return Unavailable(
         "nothing that speaks is installed",
         "run: apt install espeak-ng, or `toolcrib setup text_to_speech` to enter the key of a service",

@@ -7,6 +7,7 @@ from typing import Any
 from toolcrib.core.context import ToolContext
 from toolcrib.core.types import Effect, JsonObject, Unavailable
 from toolcrib.registry import registry
+from toolcrib.registry.availability import runs_in_place
 from toolcrib.tools.checks import config_text, has_program, has_variable, is_installed
 
 INSTALL = "run: pip install 'toolcrib[vision]'"
@@ -38,6 +39,7 @@ def video_effects(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
     return ctx.services.vision.video_effects(args, ctx)
 
 
+@runs_in_place
 def check_vision() -> bool | Unavailable:
     """Whether images can be prepared and anything can look at them. Runs often, so it reads no settings."""
     if not is_installed("PIL"):
@@ -51,9 +53,10 @@ def check_vision() -> bool | Unavailable:
     )
 
 
+@runs_in_place
 def check_video() -> bool | Unavailable:
     """Whether images can be looked at and videos be taken apart, or a model takes them whole."""
-    vision = check_vision()
+    vision: bool | Unavailable = check_vision()
     if vision is not True or _has_ffmpeg() or "takes_video" in config_text():
         return vision
     return Unavailable("ffmpeg is missing", "install it (apt install ffmpeg), or run: pip install 'toolcrib[video]'")

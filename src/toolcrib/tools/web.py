@@ -9,6 +9,7 @@ from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import ConfigError
 from toolcrib.core.types import Effect, JsonObject, Unavailable
 from toolcrib.registry import registry
+from toolcrib.registry.availability import runs_in_place
 from toolcrib.tools.checks import check_client, config_text, has_variable
 
 SEARCH_VARIABLES = (
@@ -36,6 +37,12 @@ def extract_effects(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
     return ctx.services.web.extract_effects(args)
 
 
+@runs_in_place
+def check_extract() -> bool | Unavailable:
+    return check_client()
+
+
+@runs_in_place
 def check_search() -> bool | Unavailable:
     """Whether there is a provider: a key, an address, a plugin, or the free services unless the user ruled them out."""
     client = check_client()
@@ -127,7 +134,7 @@ registry.register(
     toolset="web",
     schema=EXTRACT_SCHEMA,
     handler=web_extract,
-    check_fn=check_client,
+    check_fn=check_extract,
     is_async=True,
     emoji="📄",
     max_result_size_chars=100_000,

@@ -7,6 +7,7 @@ from typing import Any
 from toolcrib.core.context import ToolContext
 from toolcrib.core.types import Effect, JsonObject, Unavailable
 from toolcrib.registry import registry
+from toolcrib.registry.availability import runs_in_place
 from toolcrib.tools.checks import check_client, has_variable
 
 
@@ -19,6 +20,7 @@ def search_effects(_args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
     return ctx.services.post_search.effects()
 
 
+@runs_in_place
 def check_x() -> bool | Unavailable:
     if not has_variable("XAI_API_KEY"):
         return Unavailable("XAI_API_KEY is not set", "run `toolcrib setup x_search`")

@@ -313,7 +313,7 @@ class Snapshotter:
             notes = (*notes, f"HEAD stays at {head[0]}: undo restores files, not what git has checked out")
         call.lost = [what for path, what in lost.items() if path not in call.states]
         notes = (*notes, *(f"not recorded: {what}" for what in call.lost))
-        self.store.end(connection, call.start.id, changes, notes=notes)
+        self.store.end(connection, call.start.id, changes, notes)
 
     def _ended(self) -> list[str]:
         """The calls whose commands have ended in the background since."""

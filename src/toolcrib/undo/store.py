@@ -309,8 +309,6 @@ class UndoStore:
         connection: sqlite3.Connection,
         call: str,
         after: Mapping[str, tuple[FileState, FileState]],
-        *,
-        outcome: Outcome = "finished",
         notes: Sequence[str] = (),
     ) -> None:
         """Record the states before and after a call; one that changed nothing is forgotten."""
@@ -325,11 +323,10 @@ class UndoStore:
             "ON CONFLICT (call, path) DO UPDATE SET after = excluded.after",
             rows,
         )
-        self.close_call(connection, call, outcome, notes)
+        self._close_call(connection, call, "finished", notes)
 
-    def close_call(
-        self, connection: sqlite3.Connection, call: str, outcome: Outcome, notes: Sequence[str] = ()
-    ) -> None:
+    @staticmethod
+    def _close_call(connection: sqlite3.Connection, call: str, outcome: Outcome, notes: Sequence[str] = ()) -> None:
         about = connection.execute("SELECT about FROM calls WHERE id = ?", (call,)).fetchone()
         if about is None:
             return
@@ -385,7 +382,7 @@ class UndoStore:
                     rows,
                 )
             if call in ended or (process != self.process and not _is_alive(process)):
-                self.close_call(connection, call, "detached" if outcome == "detached" else "interrupted")
+                self._close_call(connection, call, "detached" if outcome == "detached" else "interrupted")
 
     @staticmethod
     def _named_by_others(connection: sqlite3.Connection, call_id: str, position: int) -> set[bytes]:

@@ -48,7 +48,7 @@ class ServiceSpec(msgspec.Struct, frozen=True):
         )
 
 
-class HostedService:
+class ApiService:
     """One service, as an API is called: by address and key."""
 
     name = ""

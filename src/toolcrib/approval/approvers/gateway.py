@@ -111,9 +111,10 @@ class GatewayApprover:
         request_id: str | None = None,
         *,
         every_scope: bool = False,
+        command: str = "",
     ) -> int:
         """Answer requests of a session and return how many: the given one, all of them, or the oldest that a call
-        waits for; if no call waits, the oldest on record."""
+        waits for; if no call waits, the oldest on record. With `once`, `command` runs instead of what was asked."""
         if choice not in HUMAN_CHOICES:
             raise UnknownChoice(choice, HUMAN_CHOICES, advice=f"use one of {', '.join(HUMAN_CHOICES)}")
         with self._lock:
@@ -122,7 +123,8 @@ class GatewayApprover:
                 found = [request for request in found if request.id == request_id]
             elif not resolve_all:
                 found = ([waiter.request for waiter in self._waiting(session_key)] or found)[:1]
-            return sum(self._settle(request, _answer_from(choice, reason, every_scope, request)) for request in found)
+            answers = [_answer_from(choice, reason, every_scope, request, command) for request in found]
+            return sum(self._settle(request, answer) for request, answer in zip(found, answers, strict=True))
 
     def pending(self, session_key: str | None = None) -> list[ApprovalRequest]:
         """Unanswered requests of one session or of all, oldest first, including those from before a restart."""
@@ -249,13 +251,16 @@ def _payload(request: ApprovalRequest) -> Payload:
     return payload | {"smart_denied": True} if is_advised_against(request) else payload
 
 
-def _answer_from(choice: str, reason: str | None, every_scope: bool, request: ApprovalRequest) -> ApprovalAnswer:
+def _answer_from(
+    choice: str, reason: str | None, every_scope: bool, request: ApprovalRequest, command: str
+) -> ApprovalAnswer:
     """A person's choice, never wider than what the question offered."""
     named: Choice = next(each for each in HUMAN_CHOICES if each == choice)
     if named == "always" and not request.may_be_permanent:
         named = "session"
     wide = every_scope and named in ("session", "always")
-    return ApprovalAnswer(choice=named, reason=reason or "", every_scope=wide, decided_by="user")
+    edited = command if named == "once" and request.can_be_edited and command != request.command else ""
+    return ApprovalAnswer(choice=named, reason=reason or "", every_scope=wide, decided_by="user", command=edited)
 
 
 def _still_pending(request: ApprovalRequest) -> ApprovalAnswer:

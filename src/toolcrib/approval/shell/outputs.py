@@ -111,14 +111,14 @@ PRINTS_KEYS = re.compile(
     r"|git credential\b|docker-credential-\w+)"
 )
 """Commands that print a key, the variables of a program, or what was copied last."""
-PACKS = name_set("tar gtar bsdtar zip 7z 7za cpio git")
+PACKS = name_set("tar gtar bsdtar zip 7z 7za cpio git docker podman")
 
 
 def packs_to_output(call: CommandCall) -> bool:
     """True for an archive of many files that goes to the next program."""
     texts = [word.text for word in call.words]
-    if call.program == "git":
-        return texts[:1] in (["archive"], ["bundle"])
+    if call.program in ("git", "docker", "podman"):
+        return texts[:1] in (["archive"], ["bundle"], ["save"], ["export"])
     if call.program in ("tar", "gtar", "bsdtar"):
         creates = any(re.fullmatch(r"-?[A-Za-z]*c[A-Za-z]*|--create", text) for text in texts[:2])
         return creates and ("-" in texts or not call.arguments.has("-f", "--file"))

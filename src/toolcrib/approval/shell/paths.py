@@ -6,7 +6,13 @@ import re
 from posixpath import normpath
 from typing import Literal
 
-from toolcrib.approval.paths import LOADED_BY_PYTHON, PROGRAMS_IN_HOME, PROTECTED_IN_HOME, STARTS_IN_HOME
+from toolcrib.approval.paths import (
+    LOADED_BY_PYTHON,
+    PROGRAMS_IN_HOME,
+    PROTECTED_IN_HOME,
+    RECIPES_IN_HOME,
+    STARTS_IN_HOME,
+)
 from toolcrib.approval.shell.file_lookup import follow_made_links
 from toolcrib.approval.shell.model import MAX_PATH, UNKNOWN, ExpandedWord, name_set
 from toolcrib.approval.shell.state import ShellState
@@ -55,6 +61,12 @@ SECRET_DIRECTORY = re.compile(
     r"|approvals\.jsonl|(?:sessions|cron)\.db|mcp_tokens(?:/|$)|serve(?:/|$)))"
 )
 """Searched for in the whole path with a leading slash; every alternative starts with the same two characters."""
+NAMED_LIKE_KEYS = name_set(
+    "credentials credentials.json credentials.toml credentials.yml credentials.yaml auth.json auth.toml token tokens "
+    "token.json tokens.json hub access_token access_tokens.json api_key apikey secrets secrets.json"
+)
+IN_HIDDEN_FOLDER = re.compile(r"(?:/(?:home|Users)/[^/]+|/root|/var/root)/\.(?!cache/|git/)")
+"""Where programs keep what they log in with."""
 OWN_TOKENS = ("/serve/token", "/serve/tokens.json")
 """Whoever has one of these answers approvals over HTTP; they may be in any folder that is our home."""
 SSH_DIRECTORY = re.compile(r"/\.ssh/(?!known_hosts|config$|authorized_keys)")
@@ -213,7 +225,7 @@ def is_protected(path: str, state: ShellState) -> bool:
     if any(path == own or path.startswith(own + "/") for own in state.own):
         return True
     in_home = home_relative(path, state)
-    if in_home is not None and any(pattern.match(in_home) for pattern in IN_HOME):
+    if in_home is not None and (in_home.lower() in RECIPES_IN_HOME or any(each.match(in_home) for each in IN_HOME)):
         return True
     return path[-4:] in (".pth", "e.py") and LOADED_BY_PYTHON.search(path) is not None and not in_workspace(path, state)
 
@@ -260,6 +272,7 @@ def is_secret(path: str) -> bool:
         or SECRET_SUFFIX.search(name)
         or SECRET_SYSTEM_FILE.match(path)
         or "/run/secrets/" in path
+        or (name in NAMED_LIKE_KEYS and IN_HIDDEN_FOLDER.match(path))
         or ("/" + path).endswith(OWN_TOKENS)
         or "Library/Keychains" in path
         or holds_ssh_key("/" + path)

@@ -37,7 +37,7 @@ DELETES = re.compile(
     r"Deno\.remove(?:Sync)?\([^)]{0,200}recursive|Dir\.glob.{0,200}(?:delete|unlink)|"
     r"\.rm\([^)]{0,200}recursive|find\(\s*sub\s*\{[^}]{0,200}unlink|Dir\[.{0,200}(?:delete|unlink)|delete-directory|File\.rm_rf|\bdelete\([^)]{0,200},\s*['\"]rf|file\s+delete\s+-force|"
     r"removeItem|removeDir\b|file\.remove\(|Directory\.Delete|FileUtils\.delete|removeFile|deleteDirectory|deleteRecursively|deltree|remove_dir_all|removeDirectoryRecursive|del_dir_r|"
-    r"fs/promises['\"]\)\.rm\b|(?:glob|readdir|listdir|lines|entries|popen)\b.{0,200}\b(?:unlink|os\.remove|File\.delete|rm)\b|"
+    r"fs/promises['\"]\)\.rm\b|(?:glob|readdir\w*|listdir|lines|entries|popen|<\*[^>]*>)(?!\w).{0,200}\b(?:unlink\w*|os\.remove|File\.delete|rm)\b|"
     r"rm\([^)]{0,200}recursive\s*=\s*true|unlink\([^)]{0,200}recursive\s*=\s*T)"
 )
 NETWORK_SHELL = re.compile(

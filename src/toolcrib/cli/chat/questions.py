@@ -84,7 +84,7 @@ class ChatAsker:
         self._turns = QuestionQueue()
         self._loop = asyncio.get_running_loop()
         self._answer: asyncio.Future[str] | None = None
-        self.wants_line = asyncio.Event()
+        self._wants_line = asyncio.Event()
         """Set while the next line of the input is an answer, from a pipe as well."""
 
     @property
@@ -95,6 +95,15 @@ class ChatAsker:
     @property
     def is_waiting(self) -> bool:
         return self._answer is not None
+
+    async def wait_for_question(self, other: Coroutine[Any, Any, None]) -> None:
+        """Wait until a question is open, or for something else."""
+        waits = [asyncio.ensure_future(one) for one in (other, self._wants_line.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waits:
+                one.cancel()
 
     async def ask(self, ctx: ToolContext, question: str, choices: tuple[str, ...]) -> str:
         """The person's answer: one of the choices, or free text."""
@@ -122,7 +131,7 @@ class ChatAsker:
     async def _put(self, question: str, choices: tuple[str, ...], hint: str) -> str:
         async with self._turns.turn():
             self._answer = self._loop.create_future()
-            self.wants_line.set()
+            self._wants_line.set()
             self._status.ask(choices, hint)
             self._show(question, choices, hint)
             self._frontend.await_person(f"toolcrib asks: {question}")
@@ -130,7 +139,7 @@ class ChatAsker:
                 return await self._answer
             finally:
                 self._answer = None
-                self.wants_line.clear()
+                self._wants_line.clear()
                 self._status.asked()
                 self._frontend.refresh()
 
@@ -140,7 +149,7 @@ class ChatAsker:
         if self._answer is None or self._answer.done() or not answer:
             return ""
         answer = chosen(answer, self._status.choices)
-        self.wants_line.clear()
+        self._wants_line.clear()
         if not self._attended and answer.lower() not in (*(one.lower() for one in self._status.choices), *YES, *NO):
             # In a pipe, whoever wrote this line may not have expected a question.
             self._answer.set_result(NO[0])

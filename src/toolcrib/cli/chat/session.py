@@ -177,8 +177,7 @@ class ChatSession:
 
     def submit(self, text: str) -> None:
         if self._asker.is_waiting:
-            answer = self._asker.take(text)
-            if answer:
+            if answer := self._asker.take(text):
                 self.screen.echo(answer)
             if answer or self._asker.is_attended:
                 return
@@ -213,12 +212,7 @@ class ChatSession:
             await asyncio.wait(self._asides)
 
     async def wants_line(self) -> None:
-        waits = [asyncio.ensure_future(one) for one in (self.settled(), self._asker.wants_line.wait())]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for one in waits:
-                one.cancel()
+        await self._asker.wait_for_question(self.settled())
 
     def interrupt(self) -> None:
         now = time.monotonic()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 from rich.console import RenderableType
@@ -15,13 +14,12 @@ from rich.text import Text
 
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.host import AgentHost
-from toolcrib.agent.prompt_commands import PromptCommand, filled_in
+from toolcrib.agent.prompt_commands import PromptCommand, call_plugin_command, filled_in, plugin_command_summary
 from toolcrib.cli.chat.attachments import Attachment
 from toolcrib.cli.chat.screen import Screen
 from toolcrib.cli.chat.status import Status
 from toolcrib.cli.output import clean, one_line
 from toolcrib.core.approvals import Mode
-from toolcrib.core.attempt import attempt_async
 from toolcrib.core.errors import UnknownName
 from toolcrib.plugins.context import Declaration
 
@@ -149,7 +147,7 @@ def plugin_commands(declarations: Iterable[Declaration]) -> list[SlashCommand]:
     return [
         SlashCommand(
             name=one.name.lstrip("/").lower(),
-            summary=_description(one),
+            summary=one_line(plugin_command_summary(one)),
             arguments=str(one.options.get("args_hint") or ""),
             run=_runner(one),
             of_plugin=one.source.name,
@@ -159,37 +157,15 @@ def plugin_commands(declarations: Iterable[Declaration]) -> list[SlashCommand]:
     ]
 
 
-def _description(one: Declaration) -> str:
-    text = one.options.get("description") or (one.arguments[2] if len(one.arguments) > 2 else "")
-    return one_line(str(text)) or f"from the plugin {one.source.name}"
-
-
 def _runner(one: Declaration) -> Callable[[Chat, str], Awaitable[None]]:
-    handler: Any = one.arguments[1]
-
-    async def call(rest: str) -> Any:
-        answer = handler(rest) if _takes_text(handler) else handler()
-        return await answer if inspect.isawaitable(answer) else answer
-
     async def run(chat: Chat, rest: str) -> None:
-        answer, error = await attempt_async(call(rest))
-        if error is not None:
-            chat.screen.problem(f"/{one.name} of the plugin {one.source.name!r} failed: {error!r}")
+        answer, problem = await call_plugin_command(one, rest)
+        if problem:
+            chat.screen.problem(problem)
         elif answer:
-            chat.screen.say(str(answer))
+            chat.screen.say(answer)
 
     return run
-
-
-def _takes_text(handler: Any) -> bool:
-    try:
-        signature = inspect.signature(handler)
-    except (TypeError, ValueError):
-        return True
-    return any(
-        one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD, one.VAR_POSITIONAL)
-        for one in signature.parameters.values()
-    )
 
 
 def table(rows: Iterable[Iterable[str]], *, heading: Iterable[str] = ()) -> RenderableType:

@@ -527,7 +527,11 @@ def _servers(report: DoctorReport) -> list[str]:
 def _first_step(report: DoctorReport) -> str:
     if report.problems:
         return f"Fix this first: {report.problems[0].remedy}"
+    # What the person added comes first; few want every built-in tool.
+    added = [one for one in report.unavailable if one.entry is not None and one.entry.source.kind != "builtin"]
+    if added:
+        return f"Nothing is broken. To use {added[0].name}: {added[0].outcome.remedy}."
     if report.unavailable:
-        state = report.unavailable[0]
-        return f"Nothing is broken. To use {state.name}: {state.outcome.remedy}."
+        needy = plural(len(report.unavailable), "tool")
+        return f"Nothing is broken. {needy} above need something first: `toolcrib tools explain NAME` says what."
     return "Nothing is broken. Run `toolcrib tools list` to see the tools."

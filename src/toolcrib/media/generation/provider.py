@@ -11,7 +11,7 @@ import msgspec
 
 from toolcrib.media.images import MediaFailed, from_data_url
 from toolcrib.media.video import container_of
-from toolcrib.web.hosted_service import HostedService
+from toolcrib.web.hosted_service import ApiService
 from toolcrib.web.provider_access import ProviderAccess, ProviderFailed
 
 RATIOS = {"landscape": "16:9", "square": "1:1", "portrait": "9:16"}
@@ -121,7 +121,7 @@ class VideoGenerator(Protocol):
         ...
 
 
-class HostedGenerator(HostedService):
+class HostedGenerator(ApiService):
     """A service that makes images or videos, with the models that the settings name."""
 
     def __init__(self, access: ProviderAccess, model: str = "", edit_model: str = "") -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from toolcrib.media.speech.audio import Speech, audio_format, pcm_as_wav
-from toolcrib.web.hosted_service import HostedService, ServiceSpec, from_base64
+from toolcrib.web.hosted_service import ApiService, ServiceSpec, from_base64
 from toolcrib.web.provider_access import ProviderAccess, ProviderFailed, multipart
 
 MINIMAX_KEY_CODES = (1004, 2049)
@@ -13,7 +13,7 @@ MINIMAX_QUOTA_CODES = (1002, 1008, 1039, 2056)
 GEMINI_RATE = 24_000
 
 
-class HostedSpeech(HostedService):
+class HostedSpeech(ApiService):
     """A service that speaks."""
 
     max_chars = 4_000
@@ -126,7 +126,7 @@ def _gemini_samples(answer: Any) -> bytes:
     return from_base64(next(part["inlineData"]["data"] for part in parts if "inlineData" in part))
 
 
-class HostedListener(HostedService):
+class HostedListener(ApiService):
     """A service with OpenAI's transcription route: https://platform.openai.com/docs/api-reference/audio"""
 
     name = "openai"

@@ -141,7 +141,7 @@ function Contact() {
 
 const KEYS = [
   ["Enter", "send; Shift + Enter starts a new line"], ["Escape", "leave the text field"], ["i", "write a message"], ["c", "new conversation"],
-  ["y  s  a  n", "answer an approval: once, session, always, deny"], ["Ctrl K  or  /", "find sessions, screens and commands"], ["?", "these keys"],
+  ["y  s  a  n  e", "answer an approval: once, session, always, deny; edit it first"], ["Ctrl K  or  /", "find sessions, screens and commands"], ["?", "these keys"],
 ];
 
 function Keys({ onClose }) {

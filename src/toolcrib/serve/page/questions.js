@@ -25,6 +25,7 @@ export function Approval({ item, known, takesKeys = false }) {
   const [reason, setReason] = useState("");
   const [busy, setBusy] = useState("");
   const [problem, setProblem] = useState("");
+  const [edited, setEdited] = useState(null);
   const shownAt = useRef(Date.now());
   const asked = { ...item, ...known };
   const mayAnswer = me.get().scopes.includes("approve");
@@ -35,7 +36,7 @@ export function Approval({ item, known, takesKeys = false }) {
     setBusy(choice);
     setProblem("");
     try {
-      const { late, run_id } = await post(at`/api/approvals/${asked.id}`, { choice, reason });
+      const { late, run_id } = await post(at`/api/approvals/${asked.id}`, { choice, reason, ...(edited !== null && choice === "once" ? { command: edited } : {}) });
       setBusy(`done ${choice}`);
       announce(SAID[choice]);
       // Its own run is gone, after a restart for example: another one goes on from here.
@@ -53,6 +54,10 @@ export function Approval({ item, known, takesKeys = false }) {
     const onKey = (event) => {
       if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || isTyping(event.target)) return;
       if (document.querySelector("dialog[open]") || Date.now() - shownAt.current < GUARD_MS) return;
+      if (event.key === "e" && asked.editable) {
+        event.preventDefault();
+        setEdited((old) => old ?? asked.command);
+      }
       const choice = Object.keys(CHOICES).find((one) => CHOICES[one][1] === event.key);
       if (choice && asked.choices.includes(choice)) {
         event.preventDefault();
@@ -61,7 +66,7 @@ export function Approval({ item, known, takesKeys = false }) {
     };
     addEventListener("keydown", onKey);
     return () => removeEventListener("keydown", onKey);
-  }, [takesKeys, isOpen, asked.id, reason, busy]);
+  }, [takesKeys, isOpen, asked.id, asked.editable, reason, busy, edited]);
 
   if (item.isAnswered || busy.startsWith("done")) {
     const isAllowed = item.isAnswered ? item.isAllowed : !busy.endsWith("deny");
@@ -75,7 +80,9 @@ export function Approval({ item, known, takesKeys = false }) {
   const scopes = [...new Set(dangers.map((one) => one.scope).filter(Boolean))];
   return html`<section class="card" aria-label=${`Approval ${asked.code}`}>
     <header><h2>${asked.title ? `${visible(asked.title)} asks for approval` : visible(asked.text)}</h2><${TimeLeft} until=${asked.expires_at} /></header>
-    ${asked.command && html`<pre class="command" tabindex="0" aria-label="Exactly this would run">${visible(asked.command)}</pre>`}
+    ${edited !== null && html`<textarea class="command" rows="2" aria-label="Run this instead" autofocus value=${edited} onInput=${(event) => setEdited(event.currentTarget.value)}></textarea>
+      <p class="muted">“Allow once” runs this text. If it is dangerous in another way, the agent asks again.</p>`}
+    ${asked.command && edited === null && html`<pre class="command" tabindex="0" aria-label="Exactly this would run">${visible(asked.command)}</pre>`}
     ${asked.diff && html`<${Diff} text=${asked.diff} />`}
     <ul class="reasons">${dangers.map((one, n) => html`<li key=${n}>${one.name && html`<strong>${visible(one.name)}</strong>: `}${visible(one.reason)}</li>`)}</ul>
     <dl class="facts">
@@ -90,6 +97,7 @@ export function Approval({ item, known, takesKeys = false }) {
     ${mayAnswer && html`<div class="choices">
       ${asked.choices.filter((one) => CHOICES[one]).map((one) => html`<button key=${one} type="button" class=${one === "deny" ? "deny" : ""}
         disabled=${Boolean(busy)} aria-keyshortcuts=${CHOICES[one][1]} onClick=${() => decide(one)}>${CHOICES[one][0]} <kbd>${CHOICES[one][1]}</kbd></button>`)}
+      ${asked.editable && html`<button type="button" class="quiet" aria-keyshortcuts="e" onClick=${() => setEdited(edited === null ? asked.command : null)}>${edited === null ? html`Edit <kbd>e</kbd>` : "Do not edit"}</button>`}
       <input type="text" aria-label="Reason for a denial" placeholder="Reason, if you deny" value=${reason} onInput=${(event) => setReason(event.currentTarget.value)} />
     </div>`}
   </section>`;

@@ -7,6 +7,7 @@ import re
 from toolcrib.approval.shell.model import Origin, name_set
 from toolcrib.approval.shell.option_table import OFFICIAL_INDEX
 from toolcrib.approval.shell.options import parse_arguments
+from toolcrib.approval.shell.paths import place, resolve
 from toolcrib.approval.shell.rules.base import CommandCall, Rule, operand
 from toolcrib.approval.shell.rules.packages import foreign_index
 from toolcrib.core.own_commands import OWN_PROGRAMS
@@ -323,6 +324,18 @@ RULES = (
         key="package",
         yes="cargo install --registry other x",
         no="cargo install ripgrep",
+    ),
+    Rule(
+        "cargo",
+        "install",
+        reason="puts a program where programs are started from",
+        where=lambda call: any(
+            place(f"{resolve(root, call.state)}/bin/x", call.state) in ("home_config", "system")
+            for root in parse_arguments(call.words, name_set("--root --path --version")).values("--root")
+        ),
+        key="package",
+        yes="cargo install --root ~/.local x",
+        no="cargo install --root ./tools x",
     ),
     Rule(
         "poetry pdm conda mamba micromamba bundle yarn npm pnpm pip gem nuget dotnet",

@@ -100,6 +100,14 @@ RULES = (
         no="nmap -p 80 localhost",
     ),
     Rule(
+        "arpspoof ettercap bettercap hping3 slowloris aireplay-ng airmon-ng macof dsniff yersinia responder mitmproxy_ "
+        "dnschef sslstrip t50 goldeneye",
+        reason="attacks or listens in on a network",
+        where=operands_at_least(0),
+        yes="arpspoof -i eth0 -t 10.0.0.2 10.0.0.1",
+        no="arpspoof --help",
+    ),
+    Rule(
         "openvpn openfortivpn openconnect strongswan ipsec",
         reason="sends the traffic of this machine through another network",
         where=lambda call: call.arguments.has("--config", "-c") or bool(call.arguments.operands),

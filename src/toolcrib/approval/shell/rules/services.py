@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from toolcrib.approval.shell.rules.base import DangerClass, Rule, after_sub, operand
 
 DANGERS = (
@@ -42,6 +44,31 @@ INIT = (
 )
 
 RULES = (
+    Rule(
+        "busctl",
+        "call|set-property|emit",
+        reason="makes another service of this machine act",
+        key="local_service",
+        yes="busctl call org.freedesktop.PackageKit /x y z",
+        no="busctl list",
+    ),
+    Rule(
+        "i3-msg swaymsg hyprctl awesome-client qtile bspc niri",
+        reason="makes the desktop run a program",
+        where=lambda call: any(re.search(r"\b(?:exec|spawn|bind\w*)\b", word.text) for word in call.words),
+        key="local_service",
+        yes="i3-msg 'exec firefox'",
+        no="i3-msg workspace 2",
+    ),
+    Rule(
+        "docker podman",
+        "context|system create|update|use|connection",
+        reason="makes commands for containers act on another machine",
+        where=lambda call: any(re.search(r"(?:tcp|ssh|https?)://", word.text) for word in call.words),
+        key="local_service",
+        yes="docker context create x --docker host=tcp://x.example:2375",
+        no="docker context use default",
+    ),
     Rule(
         "systemctl",
         SYSTEMCTL,
