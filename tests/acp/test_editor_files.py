@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 from acp import RequestError, embedded_text_resource, image_block, resource_block, resource_link_block, text_block
-from acp.schema import McpServerStdio
+from acp.schema import McpServerStdio, TerminalOutputResponse, WaitForTerminalExitResponse
 
-from tests.acp.editors import TestEditor, connected, write_home
+from tests.acp.editors import TestEditor, capabilities, connected, write_home
+from toolcrib.acp.editor import EditorConnection
+from toolcrib.acp.editor_terminals import EditorTerminal
 from toolcrib.acp.prompts import prompt_message
 from toolcrib.core.errors import UsageError
 from toolcrib.sessions.store import SessionStore
@@ -130,6 +132,28 @@ async def test_commands_run_in_the_editors_terminals_if_the_person_wants_that(ho
     assert found["exit_code"] == 3
     kinds = [content.type for one in open.editor.of("tool_call_update") for content in one.content or ()]
     assert kinds == ["terminal", "terminal"]
+
+
+async def test_a_long_output_of_an_editors_terminal_is_passed_on_once() -> None:
+    """An editor drops the beginning of a long output; what was passed on already is not repeated."""
+    whole = "".join(f"line {number}\n" for number in range(1_000))
+    seen = [(whole[:4_000], False), (whole[2_000:6_000], True), (whole[4_500:], True)]
+
+    class LongOutput(TestEditor):
+        async def wait_for_terminal_exit(self, *_: object, **__: object) -> WaitForTerminalExitResponse:
+            await self.until(lambda: not seen)
+            return WaitForTerminalExitResponse(exit_code=0)
+
+        async def terminal_output(self, *_: object, **__: object) -> TerminalOutputResponse:
+            output, truncated = seen.pop(0) if seen else (whole[4_500:], True)
+            self.changed.set()
+            return TerminalOutputResponse(output=output, truncated=truncated)
+
+    taken: list[bytes] = []
+    editor = EditorConnection(LongOutput(), capabilities(terminal=True))
+    ended = await EditorTerminal(editor, "session", "terminal", taken.append).wait()
+    assert ended.exit_code == 0
+    assert b"".join(taken).decode() == whole
 
 
 async def test_a_cancel_kills_the_command_in_the_editors_terminal(home: Path, work: Path) -> None:

@@ -11,7 +11,10 @@ from acp.schema import HttpMcpServer, McpServerStdio
 
 from tests.acp.editors import TestEditor, connected, started, write_home
 from toolcrib.acp.sessions import with_editor_servers
+from toolcrib.acp.updates import EventTranslator
+from toolcrib.agent import events
 from toolcrib.config.mcp_settings import McpServerSettings
+from toolcrib.core.messages import user_message
 from toolcrib.sessions.store import SessionStore
 
 HELLO = {"say": "Hello.", "usage": {"input_tokens": 10, "output_tokens": 5, "cost_usd": 0.01}}
@@ -93,7 +96,14 @@ async def test_sessions_are_listed_loaded_resumed_forked_and_closed(home: Path, 
 async def test_an_unknown_session_is_no_end(home: Path, tmp_path: Path) -> None:
     """Loading a session that is gone answers without one; anything else says which session is missing."""
     write_home(home, [HELLO])
+    store = SessionStore(home / "sessions.db")
+    foreign = store.create(owner="somebody", cwd=str(tmp_path / "work"))
+    store.append(foreign.id, user_message("mine"))
+    store.close()
     async with connected(TestEditor(), tmp_path / "work") as open:
+        assert (await open.conn.list_sessions()).sessions == []
+        with pytest.raises(RequestError, match="no session"):
+            await open.conn.resume_session(cwd=str(open.folder), session_id=foreign.id, mcp_servers=[])
         loaded = await open.conn.load_session(cwd=str(open.folder), session_id="gone", mcp_servers=[])
         assert loaded is None or loaded.modes is None
         with pytest.raises(RequestError, match="gone"):
@@ -181,3 +191,17 @@ def test_servers_of_the_editor_get_no_trust_by_name() -> None:
         "my-docs": "read_only",
     }
     assert "thief" in found.problems[0]
+
+
+def test_reasoning_and_notices_are_thoughts_and_refused_calls_are_shown() -> None:
+    """What the model thinks, what subagents do, and calls that never started, in updates that editors know."""
+    translator = EventTranslator("/work", None, list)
+    subagent = events.SubagentProgressed(child_id="c", goal="look", state="working", what="read_file a")
+    told = [events.ReasoningStreamed(text="Hm."), subagent, events.Notified(kind="retry", message="again")]
+    updates = [update for event in told for update in translator.of(event)]
+    assert [one.session_update for one in updates] == ["agent_thought_chunk"] * 3
+    assert updates[0].content.text == "Hm."
+    refused = events.CallFinished(call_id="1", name="terminal", status="blocked", text="", error_message="not now")
+    start, end = translator.of(refused)
+    assert (start.session_update, start.tool_call_id, end.status) == ("tool_call", "1", "failed")
+    assert "not now" in end.content[0].content.text

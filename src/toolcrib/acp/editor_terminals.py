@@ -21,6 +21,7 @@ OUTPUT_SECONDS = 0.3
 """How often the output is fetched."""
 DAY_SECONDS = 86_400.0
 OUTPUT_BYTES = 4_000_000
+OVERLAP_CHARS = 1_000
 KILLED = 137
 # Everything below knows by the limit that no person started it; see config/tool_call_mark.py.
 SCRIPT = 'ulimit -x 4611686018427387903 2>/dev/null; exec bash -c "$1"'
@@ -73,6 +74,7 @@ class EditorTerminal:
         self._at = {"session_id": session_id, "terminal_id": terminal_id}
         self._on_output = on_output
         self._taken = 0
+        self._last = ""
         self._was_killed = False
         self._ended = asyncio.ensure_future(self._follow())
 
@@ -99,9 +101,12 @@ class EditorTerminal:
         return await self._editor.request(self._editor.client.terminal_output(**self._at), ANSWER_SECONDS)
 
     def _take(self, found: TerminalOutputResponse) -> None:
-        new = found.output[self._taken :]
-        if not found.truncated and new:
+        """Pass on what is new. A long output loses its beginning, so what came last is looked for."""
+        at = found.output.rfind(self._last) if found.truncated else self._taken - len(self._last)
+        new = found.output[at + len(self._last) :] if at >= 0 else found.output
+        if new:
             self._taken = len(found.output)
+            self._last = found.output[-OVERLAP_CHARS:]
             self._on_output(new.encode("utf-8", "replace"))
 
     async def wait(self) -> CommandExit:
