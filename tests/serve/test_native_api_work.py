@@ -189,6 +189,8 @@ async def test_old_runs_are_deleted(home: Path) -> None:
     async with serving(home, ["one"]) as served, served.http() as http:
         run = await start(http)
         await follow(http, run["id"])
+        # Its stream ends a moment before its end is stored.
+        await asyncio.gather(*served.server.runs._tasks.values())
         store = served.server.runs.store
         kept = store.delete_before(run["created_at"] - 1)
         deleted = store.delete_before(time.time() + 1)
