@@ -184,6 +184,28 @@ async def test_a_late_approval_goes_on_with_the_session(home: Path) -> None:
     assert asked_again["id"] != asked["id"]
 
 
+async def test_a_late_approval_covers_no_other_call(home: Path) -> None:
+    """The same command with other arguments is asked again; and what was not used goes with the run."""
+    first = [calls("remove", {"path": "x"}), "ok"]
+    async with serving(home, first) as served, served.http() as http:
+        await start(http)
+        asked = await waiting(served, http)
+    steps = [calls("remove", {"path": "other"}), "denied", calls("remove", {"path": "x"}), "ok"]
+    async with serving(home, steps) as again, again.http() as http:
+        answer = (await http.post(f"/api/approvals/{asked['id']}", json={"choice": "once"})).json()
+        other = await waiting(again, http)
+        await http.post(f"/api/approvals/{other['id']}", json={"choice": "deny"})
+        await follow(http, answer["run_id"])
+        said = again.server.host.store.messages(asked["session_id"])
+        later = await start(http, session_id=asked["session_id"])
+        asked_again = await waiting(again, http)
+        await http.post(f"/api/runs/{later['id']}/stop")
+
+    assert again.removed == []
+    assert asked_again["id"] not in (asked["id"], other["id"])
+    assert [one.message.origin for one in said if "I approve now" in one.message.text] == ["derived"]
+
+
 async def test_old_runs_are_deleted(home: Path) -> None:
     """Runs and answers are kept for `serve.keep_days`; the session stays."""
     async with serving(home, ["one"]) as served, served.http() as http:

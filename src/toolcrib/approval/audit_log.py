@@ -48,6 +48,8 @@ class ApprovalRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The request as asked, with secrets masked and long texts cut."""
     digest: str
     """SHA-256 of the exact command."""
+    call_digest: str = ""
+    """What `digest_of_call` gives for the request as asked; empty for a decision without a question."""
     answer: ApprovalAnswer | None = None
     answered_at: float = 0.0
 
@@ -73,7 +75,8 @@ class ApprovalLog:
         with self._lock:
             self._read_new_lines()
             if request.id not in self._records:
-                self._append({"event": "requested", **self._request_fields(request, self._masker())})
+                fields = self._request_fields(request, self._masker())
+                self._append({"event": "requested", **fields, "call_digest": digest_of_call(request)})
 
     def answered(self, request_id: str, answer: ApprovalAnswer) -> bool:
         """Record an answer once; False if the request is unknown or already answered."""
@@ -212,13 +215,23 @@ class ApprovalLog:
                     return
                 answered = replace(record, answer=_answer(fields), answered_at=float(fields["answered_at"]))
             else:
-                record = ApprovalRecord(request=_request(fields), digest=str(fields["digest"]))
+                record = ApprovalRecord(
+                    request=_request(fields),
+                    digest=str(fields["digest"]),
+                    call_digest=str(fields.get("call_digest", "")),
+                )
                 if fields["event"] == "decided":
                     record = replace(record, answer=_answer(fields), answered_at=float(fields["answered_at"]))
                 answered = self._records.get(request_id, record)
         except (ValueError, TypeError, KeyError, AttributeError, msgspec.ValidationError):
             return  # A partial line of a killed writer, or a line from another program.
         self._records[request_id] = answered
+
+
+def digest_of_call(request: ApprovalRequest) -> str:
+    """Identifies the exact call: the command that a person reads may leave out arguments, or cut them."""
+    call = [request.tool, request.command, request.arguments, request.cwd, request.backend]
+    return hashlib.sha256(json.dumps(call, sort_keys=True, default=repr).encode()).hexdigest()
 
 
 def _byte_at(descriptor: int, position: int) -> bytes:

@@ -13,7 +13,7 @@ import msgspec
 
 from toolcrib.agent.events import AgentEvent
 from toolcrib.approval.approvers.gateway import GatewayApprover, Payload
-from toolcrib.approval.audit_log import ApprovalLog
+from toolcrib.approval.audit_log import ApprovalLog, digest_of_call
 from toolcrib.config.redact import redact
 from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest
 from toolcrib.core.context import NO_ANSWER, ToolContext
@@ -89,15 +89,16 @@ class PendingQuestions(GatewayApprover):
         self._counter = 0
         self._asking = 0
         self._log = log
-        self._late_grants: dict[tuple[str, str, str], str] = {}
-        """Approved after the run was gone: by session, tool and exact command, the id of the request. Used once."""
+        self._late_grants: dict[tuple[str, str], str] = {}
+        """Approved after the run was gone: by session and exact call, the id of the request. Used once, and only by the
+        run that goes on."""
 
     # What agents use
 
     async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
         """As the approver: hold the call until a person decides."""
-        granted = self._late_grants.pop(_grant_key(request, _digest(request.command)), None)
-        if granted is not None:
+        granted = self._late_grants and self._late_grants.pop((request.session_key, digest_of_call(request)), "")
+        if granted:
             return ApprovalAnswer(choice="once", reason=f"approved as request {granted}", decided_by="user")
         watcher = self._watcher_of(request.session_key)
         self._asking += 1
@@ -182,6 +183,7 @@ class PendingQuestions(GatewayApprover):
     def unwatch(self, session_id: str) -> None:
         """Stop reporting; what still waits is cancelled."""
         self._watchers.pop(session_id, None)
+        self._late_grants = {key: id for key, id in self._late_grants.items() if key[0] != session_id}
         self.unregister_notify(session_id)
 
     async def stop_waiting(self) -> None:
@@ -243,9 +245,9 @@ class PendingQuestions(GatewayApprover):
         """Let the call of an approval whose run is gone run once, if the session asks for exactly it again."""
         request = question.request
         records = [one for one in self._log.find(question.asked.id) if one.id == question.asked.id]
-        if request is not None and records:
-            # The log keeps a masked command, and the digest of the exact one.
-            self._late_grants[_grant_key(request, records[0].digest)] = request.id
+        if request is not None and records and records[0].call_digest:
+            # The log keeps a masked command without the arguments, and the digest of the exact call.
+            self._late_grants[request.session_key, records[0].call_digest] = request.id
 
     def answer(self, question: OpenQuestion, text: str) -> bool:
         """Answer a question of the model once; False if it was answered already."""
@@ -280,14 +282,6 @@ class QuestionAsker:
 
     async def ask(self, ctx: ToolContext, question: str, choices: tuple[str, ...]) -> str:
         return await self._questions.ask_text(ctx.session_id, question, choices)
-
-
-def _digest(command: str) -> str:
-    return hashlib.sha256(command.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _grant_key(request: ApprovalRequest, digest: str) -> tuple[str, str, str]:
-    return request.session_key, request.tool, digest
 
 
 def code_of(question_id: str) -> str:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 import msgspec
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -216,7 +217,8 @@ class RunsApi:
             return None
         await asyncio.to_thread(self._questions.grant_late, found)
         owner = (await asyncio.to_thread(self._sessions.owners, [found.session_id])).get(found.session_id, "")
-        said = user_message(f"I approve now, once: {found.asked.command}\nGo on with it.")
+        # The model wrote the command, so what it names does not become the person's words.
+        said = replace(user_message(f"I approve now, once: {found.asked.command}\nGo on with it."), origin="derived")
         return (await self._runs.start(found.session_id, said, owner)).id
 
     async def answer(self, request: Request) -> Response:
