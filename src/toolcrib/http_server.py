@@ -36,6 +36,8 @@ MAX_CONNECTIONS = 1024
 """Beyond this a request gets a 503; beyond a quarter more, new connections are closed at once."""
 REQUEST_SECONDS = 10.0
 """How long a connection may take to send a request; until then it is not authenticated."""
+STALL_SECONDS = 60.0
+"""How long a client may read nothing of what waits for it; then its connection is closed, for others to have."""
 GRACEFUL_SECONDS = 2
 BACKLOG = 128
 
@@ -125,6 +127,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How an application is served."""
 
     request_seconds: float = REQUEST_SECONDS
+    stall_seconds: float = STALL_SECONDS
     websockets: Literal["none", "websockets-sansio"] = "none"
     certificate: str = ""
     """A file with the TLS certificate; empty serves plain HTTP."""
@@ -141,7 +144,7 @@ async def serve_app(
     """Serve an application on a socket until `stop` is set; `before_exit` ends streams that would stay open."""
     config = uvicorn.Config(
         app,
-        http=_request_timeout_protocol(options.request_seconds),
+        http=_timeout_protocol(options.request_seconds, options.stall_seconds),
         log_config=None,
         access_log=False,
         server_header=False,
@@ -184,10 +187,13 @@ def _connection_limit() -> int:
     return MAX_CONNECTIONS if files == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, files // 2)
 
 
-def _request_timeout_protocol(seconds: float) -> type[H11Protocol]:
-    """A protocol that closes connections which complete no request for that long, even if they keep sending."""
+def _timeout_protocol(request_seconds: float, stall_seconds: float) -> type[H11Protocol]:
+    """A protocol that closes connections which complete no request for that long, even if they keep sending; and those
+    which read nothing for that long."""
 
-    class RequestTimeoutProtocol(H11Protocol):
+    class TimeoutProtocol(H11Protocol):
+        reading: asyncio.TimerHandle | None = None
+
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             if len(self.connections) > (self.limit_concurrency or MAX_CONNECTIONS) * 5 // 4:
@@ -195,18 +201,47 @@ def _request_timeout_protocol(seconds: float) -> type[H11Protocol]:
             self._schedule_check()
 
         def _schedule_check(self) -> None:
-            self.loop.call_later(seconds, self._check, self.cycle)
+            self.loop.call_later(request_seconds, self._check, self.cycle)
 
         def _check(self, before: object) -> None:
             is_busy = self.cycle is not None and not self.cycle.response_complete
-            if self.transport.is_closing():
-                return
-            if is_busy or self.cycle is not before:
+            if not self.transport.is_closing() and (is_busy or self.cycle is not before):
                 self._schedule_check()
-            else:
-                self.transport.close()
+                return
+            # It stays open for what is not read yet.
+            self.transport.close()
+            self._watch_reading()
 
-    return RequestTimeoutProtocol
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._watch_reading()
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            if not self.transport.is_closing():
+                self._stop_watching()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop_watching()
+            super().connection_lost(exc)
+
+        def _watch_reading(self) -> None:
+            """While nothing is added to what the client has to read, it must get less."""
+            self._stop_watching()
+            if left := self.transport.get_write_buffer_size():
+                self.reading = self.loop.call_later(stall_seconds, self._check_reading, left)
+
+        def _check_reading(self, before: int) -> None:
+            if self.transport.get_write_buffer_size() >= before:
+                self.transport.abort()
+            else:
+                self._watch_reading()
+
+        def _stop_watching(self) -> None:
+            if self.reading is not None:
+                self.reading.cancel()
+
+    return TimeoutProtocol
 
 
 class _WithoutSignals(uvicorn.Server):

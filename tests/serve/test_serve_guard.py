@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import stat
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,10 +14,12 @@ import msgspec
 import pytest
 
 from tests.serve.agent_serving import CONFIG, serving
+from toolcrib import http_server
+from toolcrib.config.load import load_settings
 from toolcrib.config.paths import Home
 from toolcrib.config.serve_settings import ServeSettings
-from toolcrib.providers.scripted import calls
-from toolcrib.serve.app import UnsafeStart, require_safe_start
+from toolcrib.providers.scripted import ScriptedProvider, calls
+from toolcrib.serve.app import AgentServer, UnsafeStart, require_safe_start
 from toolcrib.serve.guard import AccessMiddleware
 from toolcrib.serve.metrics import ServerMetrics
 from toolcrib.serve.tokens import ServerTokens, TokenError
@@ -158,6 +161,40 @@ async def test_a_slow_body_is_given_up(home: Path) -> None:
             response = await http.post("/api/runs", content=stalled())
 
     assert response.status_code == 408
+
+
+@pytest.mark.parametrize("ending", ["", "Connection: close\r\n"])
+async def test_who_reads_nothing_loses_the_connection(home: Path, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+    """Connections are few, and the page is sent without a token: nobody may hold one by not reading."""
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 2)
+    listening, stop = http_server.open_socket("127.0.0.1", 0, "another port"), asyncio.Event()
+    # A small buffer, as over a slow network.
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    options = http_server.ServerOptions(request_seconds=0.2, stall_seconds=0.2)
+    settings = load_settings(Home(home))
+    server = AgentServer(settings, ServerTokens(settings.home), model=ScriptedProvider(()))
+    url = http_server.base_url(listening)
+    serving = asyncio.ensure_future(
+        http_server.serve_app(server.app("127.0.0.1"), listening, stop, server.stop, options)
+    )
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(client, ("127.0.0.1", int(url.rpartition(":")[2])))
+        await loop.sock_sendall(
+            client, f"GET /page/vendor/purify.js HTTP/1.1\r\nHost: 127.0.0.1\r\n{ending}\r\n".encode()
+        )
+        await loop.sock_recv(client, 1)
+        codes = []
+        async with asyncio.timeout(30):
+            while 200 not in codes:
+                async with httpx2.AsyncClient(trust_env=False, headers={"Connection": "close"}) as http:
+                    codes.append((await http.get(f"{url}/health")).status_code)
+    stop.set()
+    await serving
+
+    assert codes[0] == 503
 
 
 async def test_streams_are_limited(home: Path) -> None:
