@@ -190,6 +190,29 @@ async def test_a_token_of_another_owner_is_refused_while_the_server_runs(home: P
     assert response.status_code == 403
 
 
+async def test_the_name_of_a_token_is_no_key_to_what_its_last_owner_did(home: Path) -> None:
+    """Revoked, and created again for somebody else: neither a transcript nor an idempotency key finds a session."""
+    chat = {"messages": [{"role": "user", "content": "hello"}]}
+    history = [*chat["messages"], {"role": "assistant", "content": "hi"}, {"role": "user", "content": "and?"}]
+    sessions, runs = [], []
+    async with serving(home, ["hi", "run", "first", "run", "second"], APART) as served:
+        for owner in ("anna", "bob"):
+            token = served.server.tokens.create("laptop", ["chat"], owner)
+            async with served.http(token) as http:
+                if owner == "anna":
+                    await http.post("/v1/chat/completions", json=chat)
+                started = await http.post("/api/runs", json={"text": "x"}, headers={"Idempotency-Key": "1"})
+                await follow(http, started.json()["id"])
+                runs.append(started.json()["id"])
+                response = await http.post("/v1/chat/completions", json={"messages": history})
+                sessions.append(response.headers["X-Toolcrib-Session-Id"])
+            served.server.tokens.revoke("laptop")
+        owners = served.server.host.store.owners(sessions)
+
+    assert len(set(runs)) == 2
+    assert [owners[one] for one in sessions] == ["anna", "bob"]
+
+
 def test_only_the_owner_of_the_home_administers(home: Path) -> None:
     tokens = ServerTokens(load_settings(Home(home)).home)
     with pytest.raises(TokenError, match="admin"):

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from tests.serve.agent_serving import CONFIG, serving
+from tests.serve.test_native_api import waiting
 from toolcrib import http_server
 from toolcrib.config.load import load_settings
 from toolcrib.config.paths import Home
@@ -118,6 +119,38 @@ async def test_a_chat_token_reaches_no_sessions_of_the_terminal(home: Path) -> N
     assert id not in tried[5].text + tried[7].text
     assert [one["id"] for one in owners.json()["sessions"]] == [id]
     assert left.title == ""
+
+
+async def test_a_chat_token_reaches_no_runs_of_the_terminals_sessions(home: Path) -> None:
+    """What the owner does in them over the server is neither read, answered, steered nor stopped."""
+    async with serving(home, [calls("remove", {"path": "hidden"}), "ok"]) as served, served.http() as http:
+        session = served.server.host.store.create(source="cli").id
+        run = (await http.post("/api/runs", json={**BODY, "session_id": session})).json()["id"]
+        asked = await waiting(served, http)
+        question = asyncio.ensure_future(served.server.questions.ask_text(session, "Which hidden one?", ()))
+        await asyncio.sleep(0)
+        (open_question,) = (await http.get("/api/questions")).json()["questions"]
+        token = served.server.tokens.create("phone", ["chat"])
+        answer = {"messages": [{"role": "user", "content": f"/answer {open_question['code']} x"}]}
+        async with served.http(token) as phone:
+            listed = [(await phone.get(f"/api/{one}")).json() for one in ("runs", "approvals", "questions", "audit")]
+            tried = [
+                await phone.get(f"/api/runs/{run}"),
+                await phone.get(f"/api/runs/{run}/events"),
+                await phone.get(f"/api/runs/{run}/timeline"),
+                await phone.post(f"/api/runs/{run}/steer", json=BODY),
+                await phone.post(f"/api/questions/{open_question['id']}", json=BODY),
+                await phone.post("/v1/chat/completions", json=answer),
+                await phone.post(f"/api/runs/{run}/stop"),
+            ]
+        approver = served.server.tokens.create("watch", ["chat", "approve"])
+        async with served.http(approver) as watch:
+            decided = await watch.post(f"/api/approvals/{asked['id']}", json={"choice": "deny"})
+        question.cancel()
+
+    assert [list(one.values()) for one in listed] == [[[]]] * 4
+    assert [one.status_code for one in tried] == [404] * len(tried)
+    assert decided.status_code == 200
 
 
 async def test_unreadable_tokens_are_no_fault_of_the_request(home: Path) -> None:

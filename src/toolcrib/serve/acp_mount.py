@@ -134,8 +134,7 @@ class ServedHosts:
         )
 
     def may_open(self, session: Session) -> bool:
-        is_reachable = self._identity.sees_all_sessions or self._questions.is_served(session.id)
-        return session.owner == self.owner and is_reachable
+        return session.owner == self.owner and self._runs.may_reach(session.id, self._identity)
 
     async def close(self, host: AgentHost) -> None:
         """Do nothing: the host is the server's."""

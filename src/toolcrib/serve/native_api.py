@@ -34,7 +34,7 @@ def native_routes(host: AgentHost, runs: RunManager, questions: PendingQuestions
     routes = [
         *SessionsApi(host, runs).routes(),
         *RunsApi(host.store, runs, questions, log).routes(),
-        *WorkApi(host).routes(),
+        *WorkApi(host, runs).routes(),
         *HostApi(host, runs, questions).routes(),
     ]
     return [*routes, openapi_route(routes)]

@@ -27,6 +27,7 @@ from toolcrib.serve.questions import (
     QuestionAnswered,
     QuestionAsked,
     UnknownQuestion,
+    unknown_question,
 )
 from toolcrib.serve.run_store import RunStoreError
 from toolcrib.serve.runs import LoggedRunEvent, Run, RunManager, RunRefused, digest_of
@@ -78,7 +79,7 @@ class OpenAIApi:
         except (msgspec.MsgspecError, RecursionError, ToolcribError) as error:
             return refused(error)
         include_usage = body.stream_options is not None and body.stream_options.include_usage
-        answer = ChatAnswer(run, self._runs, asked, identity_of(request.scope).name)
+        answer = ChatAnswer(run, self._runs, asked, identity_of(request.scope).key)
         headers = {SESSION_HEADER: run.session_id}
         if body.stream:
             return event_stream(self._runs, answer.stream(after, include_usage=include_usage), headers)
@@ -157,10 +158,13 @@ async def answered_run(
         return None
     code, _, text = rest.strip().partition(" ")
     found = await asyncio.to_thread(questions.find, code, identity.owner)
+    is_reachable = await asyncio.to_thread(runs.may_reach, found.session_id, identity)
+    if not is_reachable and found.request is None:
+        raise unknown_question(code)
     held = [(run, number) for run in runs.working if (number := run.number_of_question(found.asked.id))]
     await asyncio.to_thread(settle, questions, found, word, text.strip(), identity)
-    if not held:
-        raise RunRefused("the answer is recorded, but its run has ended; ask again to go on", 409)
+    if not held or not is_reachable:
+        raise RunRefused("the answer is recorded, but its run cannot be followed here; ask again to go on", 409)
     return held[0]
 
 
@@ -194,7 +198,7 @@ def require_choice(choice: str, identity: TokenIdentity) -> None:
 
 def session_of_history(store: SessionStore, runs: RunManager, asked: AgentQuestion, identity: TokenIdentity) -> str:
     """The session of the conversation that a client remembers; a new one with its messages, if we do not know it."""
-    known = runs.store.session_for(digest_of(identity.name, asked.before()))
+    known = runs.store.session_for(digest_of(identity.key, asked.before()))
     session_id = runs.continued(*known) if known is not None else None
     if session_id is not None:
         return session_id
@@ -203,12 +207,12 @@ def session_of_history(store: SessionStore, runs: RunManager, asked: AgentQuesti
     return session.id
 
 
-def remember(runs: RunManager, run: Run, asked: AgentQuestion, answer: str, token_name: str) -> None:
+def remember(runs: RunManager, run: Run, asked: AgentQuestion, answer: str, token_key: str) -> None:
     """Recognise a conversation by what its client saw of it. Before the answer is complete for the client, who may go
     on at once."""
     # A client that does not read its stream holds it until after the server has closed its database.
     with suppress(RunStoreError):
-        runs.store.remember_transcript(digest_of(token_name, asked.after(answer)), run.session_id, run.id)
+        runs.store.remember_transcript(digest_of(token_key, asked.after(answer)), run.session_id, run.id)
 
 
 def event_stream(
@@ -291,11 +295,11 @@ PING = ": waiting\n\n"
 class ChatAnswer:
     """The answer to one request: what a run says, as chunks or as a whole."""
 
-    def __init__(self, run: Run, runs: RunManager, asked: AgentQuestion, token_name: str) -> None:
+    def __init__(self, run: Run, runs: RunManager, asked: AgentQuestion, token_key: str) -> None:
         self._run = run
         self._runs = runs
         self._asked = asked
-        self._token_name = token_name
+        self._token_key = token_key
         self._said: list[str] = []
         self._completion = Completion(runs.store.clock())
 
@@ -347,7 +351,7 @@ class ChatAnswer:
         try:
             yield
         finally:
-            remember(self._runs, self._run, self._asked, "".join(self._said), self._token_name)
+            remember(self._runs, self._run, self._asked, "".join(self._said), self._token_key)
 
     def _shown(self, one: LoggedRunEvent) -> tuple[str, dict[str, Any] | None]:
         """The text that an event adds to the answer, and what it means for clients that know us."""

@@ -221,7 +221,7 @@ class PendingQuestions(GatewayApprover):
         wanted = id_or_code.strip()
         found = [one for one in self.open(owner=owner) if wanted == one.asked.id or wanted.upper() == one.asked.code]
         if not found:
-            raise UnknownQuestion(f"no open question has the code {wanted!r}; it may have been answered, or expired")
+            raise unknown_question(wanted)
         return found[0]
 
     def decide(
@@ -282,6 +282,10 @@ class QuestionAsker:
 
     async def ask(self, ctx: ToolContext, question: str, choices: tuple[str, ...]) -> str:
         return await self._questions.ask_text(ctx.session_id, question, choices)
+
+
+def unknown_question(wanted: str) -> UnknownQuestion:
+    return UnknownQuestion(f"no open question has the code {wanted!r}; it may have been answered, or expired")
 
 
 def code_of(question_id: str) -> str:

@@ -62,7 +62,7 @@ class ResponsesApi:
             run, after = await self._run_for(request, body, asked)
         except (msgspec.MsgspecError, RecursionError, ToolcribError) as error:
             return refused(error)
-        answer = ResponseAnswer(self._host, self._runs, run, body, asked, identity_of(request.scope).name)
+        answer = ResponseAnswer(self._host, self._runs, run, body, asked, identity_of(request.scope).key)
         headers = {SESSION_HEADER: run.session_id}
         if body.stream:
             return event_stream(self._runs, answer.stream(after), headers)
@@ -116,14 +116,14 @@ class ResponseAnswer:
         run: Run,
         body: ResponsesRequest,
         asked: AgentQuestion,
-        token_name: str,
+        token_key: str,
     ) -> None:
         self._host = host
         self._runs = runs
         self._run = run
         self._body = body
         self._asked = asked
-        self._token_name = token_name
+        self._token_key = token_key
         self._id = f"resp_{secrets.token_hex(16)}"
         self._created = int(runs.store.clock())
         self._items: list[JsonObject] = []
@@ -168,7 +168,7 @@ class ResponseAnswer:
             state = "failed" if result.outcome == "failed" else "incomplete"
         response = self._response(state, result)
         said = [item["content"][0]["text"] for item in self._items if item["type"] == "message"]
-        remember(self._runs, self._run, self._asked, "".join(said), self._token_name)
+        remember(self._runs, self._run, self._asked, "".join(said), self._token_key)
         if self._body.store is not False:
             session_id = self._run.session_id
             stored = StoredResponse(

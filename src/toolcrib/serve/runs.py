@@ -284,10 +284,14 @@ class RunManager:
         """As `session`, in a thread."""
         with suppress(UnknownSession):
             found = self._host.store.get(wanted)
-            is_reachable = identity.sees_all_sessions or self._questions.is_served(found.id)
-            if found.id == wanted and found.owner == identity.owner and is_reachable:
+            if found.id == wanted and found.owner == identity.owner and self.may_reach(found.id, identity):
                 return found
         raise RunRefused(f"there is no session {wanted!r}", 404)
+
+    def may_reach(self, session_id: str, identity: TokenIdentity) -> bool:
+        """Whether a token reaches what happens in this session of its owner; in a thread."""
+        # Requests that are passed through to the model have no session.
+        return not session_id or identity.sees_all_sessions or self._questions.is_served(session_id)
 
     def is_busy(self, session_id: str) -> bool:
         """Whether a run works on a session, or is about to."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from itertools import islice
 
 import msgspec
 from msgspec.structs import replace
@@ -19,10 +20,11 @@ from toolcrib.http_server import error_response
 from toolcrib.serve.api_routes import LIMIT, ApiRoute, QueryParameter, body_of, limit_of, number_of
 from toolcrib.serve.guard import identity_of
 from toolcrib.serve.openai_api import PING, event_stream, require_choice, with_pings
-from toolcrib.serve.questions import OpenQuestion, PendingQuestions, code_of
+from toolcrib.serve.questions import OpenQuestion, PendingQuestions, code_of, unknown_question
 from toolcrib.serve.run_store import RunRecord, RunStoreError, StoredEvent
 from toolcrib.serve.runs import Run, RunManager, RunRefused, digest_of
 from toolcrib.serve.timeline import timeline
+from toolcrib.serve.tokens import TokenIdentity
 from toolcrib.sessions.store import SessionStore
 
 RETRY_MS = 1000
@@ -99,9 +101,14 @@ class RunsApi:
         ]  # fmt: skip
 
     async def runs(self, request: Request) -> Response:
-        limit, session, owner = limit_of(request), request.query_params.get("session"), _owner(request)
-        found = await asyncio.to_thread(lambda: self._runs.store.list(owner=owner, session_id=session, limit=limit))
-        return JSONResponse({"runs": [_shown(one) for one in found]})
+        limit, session, identity = limit_of(request), request.query_params.get("session"), identity_of(request.scope)
+
+        def listed() -> list[RunRecord]:
+            # Some tokens see only what happened in sessions of a server, so there may be fewer.
+            found = self._runs.store.list(owner=identity.owner, session_id=session, limit=limit)
+            return [one for one in found if self._runs.may_reach(one.session_id, identity)]
+
+        return JSONResponse({"runs": [_shown(one) for one in await asyncio.to_thread(listed)]})
 
     async def start(self, request: Request) -> Response:
         wanted = await body_of(request, RunRequest)
@@ -110,7 +117,7 @@ class RunsApi:
         question = _question(wanted)
         identity, key = identity_of(request.scope), request.headers.get("idempotency-key")
         # A key belongs to a token: another one must not find the run by guessing.
-        key, digest = key and digest_of(identity.name, key), digest_of(wanted.text, wanted.session_id, wanted.images)
+        key, digest = key and digest_of(identity.key, key), digest_of(wanted.text, wanted.session_id, wanted.images)
         known = await asyncio.to_thread(self._runs.repeated, key, digest)
         if known is not None:
             return JSONResponse(_shown(known), status_code=200)
@@ -132,20 +139,30 @@ class RunsApi:
         return JSONResponse(_shown(await self._record(request)))
 
     async def _record(self, request: Request) -> RunRecord:
-        id, owner = request.path_params["id"], _owner(request)
-        found = await asyncio.to_thread(self._runs.store.get, id, owner)
-        if found is None:
-            raise RunRefused(f"there is no run {id!r}", 404)
-        return found
+        id, identity = request.path_params["id"], identity_of(request.scope)
+
+        def read() -> RunRecord:
+            found = self._runs.store.get(id, identity.owner)
+            if found is None or not self._runs.may_reach(found.session_id, identity):
+                raise RunRefused(f"there is no run {id!r}", 404)
+            return found
+
+        return await asyncio.to_thread(read)
+
+    async def _recent(self, request: Request) -> Run | None:
+        """The run, if it works or ended recently; raises RunRefused if there is none for this token."""
+        run, identity = self._runs.find(request.path_params["id"], _owner(request)), identity_of(request.scope)
+        if run is None or not identity.sees_all_sessions:
+            await self._record(request)
+        return run
 
     async def events(self, request: Request) -> Response:
         """The events as a stream; a client that comes back names the last one it saw in `Last-Event-ID`."""
         run_id, last = request.path_params["id"], request.headers.get("last-event-id", "")
         after = int(last) if last.isascii() and last.isdigit() and len(last) < 12 else number_of(request, "after", 0)
-        run = self._runs.find(run_id, _owner(request))
+        run = await self._recent(request)
         stored: Sequence[StoredEvent] = ()
         if run is None:
-            await self._record(request)
             stored = await asyncio.to_thread(self._runs.store.events, run_id, after)
         if not stored and (run is None or (run.result is not None and after >= len(run.events))):
             # A browser's EventSource comes back when a stream ends; this tells it to stay away.
@@ -173,10 +190,9 @@ class RunsApi:
         return JSONResponse({"steered": run.id}, status_code=202)
 
     async def _live_run(self, request: Request) -> Run:
-        run = self._runs.find(request.path_params["id"], _owner(request))
+        run = await self._recent(request)
         if run is None:
-            record = await self._record(request)
-            raise RunRefused(f"the run {record.id!r} has ended; start another one", 409)
+            raise RunRefused(f"the run {request.path_params['id']!r} has ended; start another one", 409)
         return run
 
     # Approvals and questions
@@ -190,8 +206,18 @@ class RunsApi:
         return JSONResponse({"questions": [_question_shown(one) for one in found]})
 
     async def _open(self, request: Request) -> list[OpenQuestion]:
-        owner = _owner(request)
-        return await asyncio.to_thread(lambda: self._questions.open(owner=owner))
+        identity = identity_of(request.scope)
+
+        def read() -> list[OpenQuestion]:
+            found = self._questions.open(owner=identity.owner)
+            return [one for one in found if self._may_see(one, identity)]
+
+        return await asyncio.to_thread(read)
+
+    def _may_see(self, one: OpenQuestion, identity: TokenIdentity) -> bool:
+        """Who answers approvals sees those of every session; in a thread."""
+        is_approver = one.request is not None and identity.may("approve")
+        return is_approver or self._runs.may_reach(one.session_id, identity)
 
     async def decide(self, request: Request) -> Response:
         wanted, identity = await body_of(request, DecisionRequest), identity_of(request.scope)
@@ -222,20 +248,24 @@ class RunsApi:
         return (await self._runs.start(found.session_id, said, owner)).id
 
     async def answer(self, request: Request) -> Response:
-        wanted = await body_of(request, AnswerRequest)
-        found = await asyncio.to_thread(self._questions.find, request.path_params["id"], _owner(request))
+        wanted, identity = await body_of(request, AnswerRequest), identity_of(request.scope)
+        found = await asyncio.to_thread(self._questions.find, request.path_params["id"], identity.owner)
+        if not await asyncio.to_thread(self._may_see, found, identity):
+            raise unknown_question(request.path_params["id"])
         if not self._questions.answer(found, wanted.text):
             raise RunRefused("this question was answered already", 409)
         return JSONResponse({"answered": found.asked.id})
 
     async def audit(self, request: Request) -> Response:
-        owner, limit = _owner(request), limit_of(request)
+        identity, limit = identity_of(request.scope), limit_of(request)
 
         def read() -> list[ApprovalRecord]:
             records = self._log.records()[::-1]
             owners = self._sessions.owners({one.request.session_key for one in records})
             # Calls without a session are those of the terminal, which belongs to the owner of the home.
-            return [one for one in records if owners.get(one.request.session_key, "") == owner][:limit]
+            mine = [one for one in records if owners.get(one.request.session_key, "") == identity.owner]
+            reached = (one for one in mine if self._runs.may_reach(one.request.session_key, identity))
+            return list(islice(reached, limit))
 
         found = await asyncio.to_thread(read)
         return JSONResponse({"decisions": [_decision(one) for one in found]})

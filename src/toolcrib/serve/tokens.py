@@ -41,6 +41,11 @@ class TokenIdentity(msgspec.Struct, frozen=True, kw_only=True):
         return scope in self.scopes
 
     @property
+    def key(self) -> str:
+        """What its conversations are kept under: the name alone may later belong to somebody else's token."""
+        return f"{self.owner}/{self.name}"
+
+    @property
     def sees_all_sessions(self) -> bool:
         """Whether it reaches all sessions of its owner, or only those that a server opened and not, for example, those
         of the terminal."""

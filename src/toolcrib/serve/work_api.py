@@ -20,7 +20,8 @@ from toolcrib.cron.store import JobStore
 from toolcrib.processes.process import TrackedProcess
 from toolcrib.serve.api_routes import LIMIT, ApiRoute, QueryParameter, body_of, limit_of, number_of
 from toolcrib.serve.guard import identity_of
-from toolcrib.serve.runs import RunRefused
+from toolcrib.serve.runs import RunManager, RunRefused
+from toolcrib.serve.tokens import TokenIdentity
 from toolcrib.sessions.memory import TARGETS, Author, MemoryOperation, MemoryStore, Target
 from toolcrib.skills.catalog import SkillCatalog
 from toolcrib.skills.skill import Skill, read_text
@@ -40,8 +41,9 @@ class MemoryChangeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 class WorkApi:
     """`/api/jobs`, `/api/processes`, `/api/memory` and `/api/skills`."""
 
-    def __init__(self, host: AgentHost) -> None:
+    def __init__(self, host: AgentHost, runs: RunManager) -> None:
         self._host = host
+        self._runs = runs
 
     def routes(self) -> list[ApiRoute]:
         job, process = "/api/jobs/{id}", "/api/processes/{id}"
@@ -166,7 +168,7 @@ class WorkApi:
     # Processes
 
     async def processes(self, request: Request) -> Response:
-        found = await self._processes_of(identity_of(request.scope).owner)
+        found = await self._processes_of(identity_of(request.scope))
         service = self._host.runtime.terminal.processes if found else None
         listed = await service.act({"action": "list"}, None) if service is not None else {"processes": []}
         ids = {one.record.id: one.record.session_key for one in found}
@@ -188,20 +190,27 @@ class WorkApi:
 
     async def _act(self, request: Request, args: JsonObject) -> JsonObject:
         wanted = request.path_params["id"]
-        found = [one for one in await self._processes_of(identity_of(request.scope).owner) if one.record.id == wanted]
+        found = [one for one in await self._processes_of(identity_of(request.scope)) if one.record.id == wanted]
         if not found:
             raise RunRefused(f"there is no process {wanted!r}", 404)
         key = found[0].record.session_key
         answer = await self._host.runtime.terminal.processes.act({**args, "session_id": wanted}, key)
         return {**answer, "id": wanted, "session_id": key}
 
-    async def _processes_of(self, owner: str) -> list[TrackedProcess]:
-        """The processes of an owner's sessions; those without a session are the terminal's."""
+    async def _processes_of(self, identity: TokenIdentity) -> list[TrackedProcess]:
+        """The processes of the sessions that a token reaches; those without a session are the terminal's."""
         if not self._host.runtime.has_terminal:
             return []
         found = self._host.runtime.terminal.processes.registry.list(None)
-        owners = await asyncio.to_thread(self._host.store.owners, {one.record.session_key for one in found})
-        return [one for one in found if owners.get(one.record.session_key, "") == owner]
+
+        def reached() -> set[str]:
+            keys = {one.record.session_key for one in found}
+            owners = self._host.store.owners(keys)
+            mine = {key for key in keys if owners.get(key, "") == identity.owner}
+            return {key for key in mine if self._runs.may_reach(key, identity)}
+
+        keys = await asyncio.to_thread(reached)
+        return [one for one in found if one.record.session_key in keys]
 
     # Memory and skills
 
