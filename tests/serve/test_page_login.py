@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 
 from tests.cli.cli_program import Program
 from tests.serve.agent_serving import Served, serving
@@ -123,15 +124,28 @@ async def test_a_browser_has_the_rights_of_its_token(home: Path) -> None:
 
 
 async def test_wrong_codes_are_limited(home: Path) -> None:
-    """Guessing stops after some tries; tokens still work."""
+    """Guessing gets no answer after some tries; tokens and right codes still work."""
     async with browsing(home) as (served, browser):
         answers = [(await browser.log_in("AAAA-AAAA-AAAA")).status_code for _ in range(25)]
         async with served.http() as http:
             token = (await http.get("/api/sessions")).status_code
+        right = await browser.log_in(served.server.logins.create_code())
 
     assert answers[:20] == [401] * 20
     assert set(answers[20:]) == {429}
     assert token == 200
+    assert right.status_code == 200
+
+
+@pytest.mark.parametrize("other", ['settings={"a":1}', "a b=1", 'x="open', "flag"])
+async def test_odd_cookies_of_other_programs_hide_nothing(home: Path, other: str) -> None:
+    """Browsers send the cookies of all ports of a machine, in any order."""
+    async with browsing(home) as (served, browser):
+        response = await browser.log_in(served.server.logins.create_code())
+        ours = response.headers["set-cookie"].partition(";")[0]
+        browser.http.cookies.clear()
+
+        assert await browser.get("/api/sessions", Cookie=f"{other}; {ours}") == 200
 
 
 def test_codes_and_browsers_expire(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ import hashlib
 import secrets
 import time
 from collections.abc import Callable
-from http.cookies import CookieError, SimpleCookie
 
 import msgspec
 from starlette.datastructures import Headers
+from starlette.requests import cookie_parser
 
 from toolcrib.config.files import OWNER_FILE, replace_file, writing
 from toolcrib.config.paths import Home
@@ -174,12 +174,8 @@ def cookie_name(host: str) -> str:
 
 def cookie_of(headers: Headers) -> str:
     """The cookie that a request sends; empty if it sends none."""
-    try:
-        cookies = SimpleCookie(headers.get("cookie", ""))
-    except CookieError:
-        return ""
-    found = cookies.get(cookie_name(headers.get("host", "")))
-    return "" if found is None else found.value
+    # Other programs on this machine set cookies as well; an odd one must not hide ours, as with http.cookies.
+    return cookie_parser(headers.get("cookie", "")).get(cookie_name(headers.get("host", "")), "")
 
 
 def _digest(text: str) -> str:

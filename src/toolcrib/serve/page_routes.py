@@ -105,8 +105,6 @@ class PageRoutes:
         """Exchange a code for the cookie and the key of a browser."""
         if "origin" not in request.headers:
             return error_response(403, "only the page of this server may log in; programs use a token")
-        if self._wrong_codes.is_full(WRONG_CODES_PER_MINUTE):
-            return error_response(429, "too many wrong codes; wait a minute", {"Retry-After": "60"})
         body = b""
         async for piece in request.stream():
             body += piece
@@ -114,6 +112,9 @@ class PageRoutes:
                 return error_response(413, "the request is too large")
         made = self._logins.redeem(msgspec.json.decode(body, type=LoginRequest).code)
         if made is None:
+            # A right code always works: otherwise anybody could keep the owner from logging in.
+            if self._wrong_codes.is_full(WRONG_CODES_PER_MINUTE):
+                return error_response(429, "too many wrong codes; wait a minute", {"Retry-After": "60"})
             self._wrong_codes.add()
             message = "this code is wrong, was used or has expired; `toolcrib serve login` prints a new one"
             return error_response(401, message)
