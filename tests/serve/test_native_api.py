@@ -215,6 +215,8 @@ ODD_BODIES = [
     b'{"text": null}',
     b'{"x": "y"}',
     b"\xff\xfe",
+    b'{"text": "\xff", "title": "\xff", "choice": "\xff", "input": "\xff", "model": "\xff"}',
+    b'{"title": "\xff"}',
     b'"' + b"a" * 9000,
     b'{"input": [{"x": ' + b"[" * 9000 + b"]" * 9000 + b"}]}",
     b'{"messages": [{"role": "user", "content": [{"x": ' + b"[" * 9000 + b"]" * 9000 + b"}]}]}",

@@ -64,5 +64,6 @@ def handled_errors() -> dict[Any, Any]:
     return {
         **{kind: response_of(status) for kind, status in STATUSES.items()},
         RunRefused: lambda _, error: error_response(error.status, str(error)),
+        UnicodeDecodeError: lambda *_: error_response(422, "the JSON is not in UTF-8"),
         RecursionError: lambda *_: error_response(422, "the JSON is nested too deeply"),
     }

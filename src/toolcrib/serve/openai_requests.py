@@ -19,10 +19,11 @@ MAX_INSTRUCTIONS_CHARS = 100_000
 
 # Prompts that chat front ends send on their own, to get a title, tags or follow-up questions: a task and the transcript
 # of a chat. A person who asks for a title sends no such transcript.
+# The groups are atomic: a long prompt takes linear time.
 _HOUSEKEEPING = lazy_pattern(
-    r"\A\s*(?:### Task:\s.*<chat_history>.*</chat_history>"
+    r"\A\s*(?:(?>### Task:\s.*?<chat_history>).*</chat_history>"
     r"|(?:provide|write|generate|create)\s+an?\s+(?:concise|short|brief)\b[^\n]{0,80}\btitle\s+for\s+(?:the|this|a)\s+"
-    r"conversation\b.*^\W{0,4}(?:user|human|input)\s*:.*^\W{0,4}(?:ai|assistant|output)\s*:)",
+    r"conversation\b(?>.*?^\W{0,4}(?:user|human|input)\s*:).*?^\W{0,4}(?:ai|assistant|output)\s*:)",
     re.DOTALL | re.IGNORECASE | re.MULTILINE,
 )
 
