@@ -11,7 +11,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.serve.agent_serving import Served, serving
+from tests.serve.agent_serving import CONFIG, Served, serving
 from toolcrib.agent.events import CallStarted
 from toolcrib.core.models import ModelError, Usage
 from toolcrib.providers.scripted import call, calls, says
@@ -157,6 +157,18 @@ async def test_a_prompt_for_a_title_starts_no_agent(home: Path) -> None:
     assert answer.choices[0].message.content == "A title"
     assert served.model.requests[0].tools == ()
     assert sessions == []
+
+
+async def test_a_title_counts_for_the_cost_of_a_day(home: Path) -> None:
+    """Otherwise a prompt that looks like one of a front end would use the model without a limit."""
+    prompt = "### Task:\nGenerate a concise title.\n<chat_history>\nUSER: hi\n</chat_history>"
+    config = CONFIG + "  limits: {cost_per_day_usd: 1}\n"
+    body = {"messages": [{"role": "user", "content": prompt}]}
+    steps = [says("A title", usage=Usage(cost_usd=2.0)), "more"]
+    async with serving(home, steps, config) as served, served.http() as http:
+        codes = [(await http.post("/v1/chat/completions", json=body)).status_code for _ in range(2)]
+
+    assert codes == [200, 429]
 
 
 async def test_a_held_run_goes_on_after_the_next_message(home: Path) -> None:

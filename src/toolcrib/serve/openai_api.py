@@ -74,7 +74,7 @@ class OpenAIApi:
             if body.stream:
                 self._runs.require_stream()
             if asked.is_housekeeping:
-                return await self._housekeeping(asked, body)
+                return await self._housekeeping(asked, body, identity_of(request.scope).owner)
             run, after = await self._run_for(request, asked)
         except (msgspec.MsgspecError, RecursionError, ToolcribError) as error:
             return refused(error)
@@ -131,11 +131,14 @@ class OpenAIApi:
 
         return event_stream(self._runs, stream())
 
-    async def _housekeeping(self, asked: AgentQuestion, body: ChatRequest) -> Response:
+    async def _housekeeping(self, asked: AgentQuestion, body: ChatRequest, owner: str) -> Response:
         """A title or tags for a front end: one small request to the model, without an agent or tools."""
         self._runs.require_room()
         await asyncio.to_thread(self._runs.require_money)
-        text = await self._host.auxiliary().complete(asked.question.text, timeout_seconds=HOUSEKEEPING_SECONDS)
+        costs: list[float] = []
+        model = self._host.auxiliary(spent=lambda usage, _: costs.append(usage.cost_usd or 0.0))
+        text = await model.complete(asked.question.text, timeout_seconds=HOUSEKEEPING_SECONDS)
+        await asyncio.to_thread(self._runs.store.add_cost, sum(costs), owner)
         completion = Completion(self._runs.store.clock())
         if not body.stream:
             return JSONResponse(completion.whole(text, "stop", Usage()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -171,6 +172,14 @@ class RunStore:
                 (owner, session_id, limit),
             ).fetchall()
         return [_run(row) for row in rows]
+
+    def add_cost(self, cost_usd: float, owner: str) -> None:
+        """Count what a request without a run has cost."""
+        run = RunRecord(
+            id=f"run_{secrets.token_hex(12)}", session_id="", state="working", created_at=self.clock(), owner=owner
+        )
+        self.add(run)
+        self.end(run.id, "answered", "", cost_usd)
 
     def cost_since(self, moment: float) -> float:
         with self._database.read() as connection:
