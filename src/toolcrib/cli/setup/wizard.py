@@ -255,11 +255,19 @@ NO_TOOLS = "none"
 def tools_step(saved: SavedSettings) -> None:
     """List the tools that need something, and ask which variables to enter."""
     runtime = open_runtime()
-    unavailable = [
-        state for state in tool_states(runtime.registry, runtime.registry.entries()) if not state.outcome.available
-    ]
-    if not unavailable:
+    states = tool_states(runtime.registry, runtime.registry.entries())
+    waiting = [state for state in states if not state.outcome.available]
+    if not waiting:
         say("All tools are available. Run `toolcrib setup --list` to see all variables.")
+        return
+    # Few people want every built-in tool; what they added themselves they want.
+    unavailable = [state for state in waiting if state.entry is None or state.entry.source.kind != "builtin"]
+    optional = sorted(
+        {state.entry.toolset for state in waiting if state.entry is not None and state not in unavailable}
+    )
+    if optional:
+        say(f"Also built in: {', '.join(optional)}. To add one: toolcrib setup NAME.")
+    if not unavailable:
         return
     for state in unavailable:
         say(f"{state.name}: {state.outcome.reason or 'not available'}")
