@@ -16,6 +16,7 @@ from typing import Any
 
 import certifi
 import pytest
+from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, settings
 
 from toolcrib.runtime import Runtime
@@ -26,7 +27,7 @@ from toolcrib.testing import isolated_runtime
 IS_STEADY = os.environ.get("TOOLCRIB_STEADY_EXAMPLES") == "1"
 settings.register_profile("full", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=IS_STEADY)
 # No test draws more examples than this, whatever it asks for; `make test-all` chooses the other profile.
-settings.register_profile("quick", settings.get_profile("full"), max_examples=15)
+settings.register_profile("quick", settings.get_profile("full"), max_examples=10)
 settings.load_profile("quick")
 
 FOLDER_NUMBERS = itertools.count()
@@ -42,12 +43,15 @@ def pytest_configure() -> None:
             signal.signal(number, handler)
     # Whoever ends the tests wants what they started to end, too, as after Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Nearly all that is made until the tests run stays.
+    gc.disable()
 
 
 def pytest_collection_finish() -> None:
     """Leave what was imported and collected out of every later collection of garbage: there is much of it."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -72,7 +76,15 @@ def base_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.getbasetemp()
     certificate, end, _ = certifi.contents().partition(LAST_LINE_OF_CERTIFICATE)
     (folder / "certificate.pem").write_text(certificate + end)
+    _make_bare_python(folder / "python")
     return folder
+
+
+def _make_bare_python(folder: Path) -> None:
+    """A `python3` without packages: what a machine has installed may run at every start and take longer than a test."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python3").symlink_to(Path(sys.base_prefix) / "bin" / "python3")
+    (folder / "pyvenv.cfg").write_text(f"home = {sys.base_prefix}/bin\n")
 
 
 @pytest.fixture
@@ -90,15 +102,10 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
-@pytest.fixture(autouse=True)
-def isolated_environ(request: pytest.FixtureRequest, base_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Point every test at homes of its own and clear the variables that would change what toolcrib does."""
-    # Most tests write nothing, so their folder has a name only.
-    has_folder = "tmp_path" in request.fixturenames
-    folder = request.getfixturevalue("tmp_path") if has_folder else base_folder / f"unused{next(FOLDER_NUMBERS)}"
-    monkeypatch.setenv("TOOLCRIB_HOME", str(folder / "home"))
-    monkeypatch.setenv("HOME", str(folder / "user"))
-    for name in (
+@pytest.fixture(autouse=True, scope="session")
+def plain_environ(base_folder: Path) -> Iterator[None]:
+    """Clear the variables that would change what toolcrib does."""
+    names = {
         "HERMES_HOME",
         "TOOLCRIB_SAFE_MODE",
         "HERMES_SAFE_MODE",
@@ -106,12 +113,26 @@ def isolated_environ(request: pytest.FixtureRequest, base_folder: Path, monkeypa
         "HERMES_YOLO_MODE",
         "PYTHONDONTWRITEBYTECODE",
         "NO_COLOR",
-    ):
-        monkeypatch.delenv(name, raising=False)
-    for name in [name for name in os.environ if name.startswith("TERMINAL_")]:
-        monkeypatch.delenv(name)
-    # The first python3 on the way may be a script of pyenv, which is slow and which a sandbox may not run.
-    monkeypatch.setenv("PATH", f"{sys.base_prefix}/bin:{os.environ['PATH']}")
+        *(name for name in os.environ if name.startswith("TERMINAL_")),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name in names:
+            patch.delenv(name, raising=False)
+        # The first python3 on the way may be a script of pyenv, which is slow and which a sandbox may not run.
+        patch.setenv("PATH", f"{base_folder}/python/bin:{sys.base_prefix}/bin:{os.environ['PATH']}")
+        yield
+
+
+@pytest.fixture(autouse=True)
+def isolated_environ(
+    request: pytest.FixtureRequest, base_folder: Path, plain_environ: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Point every test at homes of its own."""
+    # Most tests write nothing, so their folder has a name only.
+    has_folder = "tmp_path" in request.fixturenames
+    folder = request.getfixturevalue("tmp_path") if has_folder else base_folder / f"unused{next(FOLDER_NUMBERS)}"
+    monkeypatch.setenv("TOOLCRIB_HOME", str(folder / "home"))
+    monkeypatch.setenv("HOME", str(folder / "user"))
     # Every HTTP client loads the trusted certificates: 20 ms for all public ones, which nobody needs on loopback.
     if request.node.get_closest_marker("services") is None:
         monkeypatch.setenv("SSL_CERT_FILE", str(base_folder / "certificate.pem"))
@@ -159,6 +180,16 @@ def add_tool() -> Callable[..., None]:
         runtime.registry.register(name=name, toolset=options.pop("toolset", "test"), handler=handler, **options)
 
     return add
+
+
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+    """Report only what somebody wants to know: a set-up or tear-down that passed costs as much to tell as the test."""
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed:
+            item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
 
 
 @pytest.hookimpl(wrapper=True)

@@ -34,12 +34,15 @@ INTERPRETER = {"PYTHONPATH": str(SOURCE), "LANG": "C.UTF-8"}
 # Importing one of these registers tools or replaces modules, which each start must do by itself.
 REGISTERING = ("toolcrib.mcp", "toolcrib.tools", "toolcrib.compat", "toolcrib.testing", "toolcrib.__main__")
 # These import SDKs that take long and that few starts need.
-HEAVY = ("toolcrib.acp", "toolcrib.browser", "toolcrib.cli.commands.mcp_serve")
-NOT_PRELOADED = (*REGISTERING, *HEAVY)
-PRELOADED = (
-    *("toolcrib.mcp", "toolcrib.tools", "toolcrib.compat", "toolcrib.testing", "toolcrib.__main__"),
+HEAVY = (
+    "toolcrib.acp",
+    "toolcrib.browser",
     "toolcrib.cli.commands.mcp_serve",
+    "toolcrib.integrations",
+    "toolcrib.media",
+    "toolcrib.serve",
 )
+NOT_PRELOADED = (*REGISTERING, *HEAVY)
 PRELOADED = (
     "asyncio",
     "click",
@@ -221,6 +224,10 @@ def _preload() -> None:
             # Some need a package that is not installed here.
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
+    # What every start finds out first, and remembers for the rest of its process.
+    discovery = importlib.import_module("toolcrib.registry.discovery")
+    discovery.tool_files(SOURCE / "toolcrib" / "tools", discovery.ScanCache())
+    importlib.import_module("toolcrib.config.yaml_text").parse("a: [1]", "config.yaml")
     # A fork has only the thread that forked: a lock that another one held would stay held in it.
     assert threading.active_count() == 1, f"importing started threads: {threading.enumerate()}"
     gc.collect()

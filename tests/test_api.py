@@ -10,6 +10,8 @@ import textwrap
 
 import pytest
 
+from tests import fork_server
+from tests.fork_server import INTERPRETER, Start, without_interpreter_settings
 from toolcrib.api import handle_function_call
 
 SIGNATURE = [
@@ -19,7 +21,8 @@ SIGNATURE = [
 ]  # fmt: skip
 
 PRELUDE = """
-import asyncio, json, threading
+import asyncio, json, threading, warnings
+warnings.simplefilter("error")
 import toolcrib
 from toolcrib import get_tool_definitions, handle_function_call, registry as registry_module
 from toolcrib.registry import registry
@@ -38,12 +41,12 @@ def in_process(tmp_path):
         home.mkdir(exist_ok=True)
         if config is not None:
             (home / "config.yaml").write_text(config)
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TOOLCRIB_HOME": str(home)}
-        command = [sys.executable, "-W", "error", "-c", PRELUDE + textwrap.dedent(code)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
-        assert done.returncode == 0, done.stderr
-        assert logs or done.stderr == ""
-        return done.stdout.splitlines()
+        environ = {**without_interpreter_settings(os.environ), **INTERPRETER, "TOOLCRIB_HOME": str(home)}
+        wanted = Start(arguments=("-c", PRELUDE + textwrap.dedent(code)), environ=environ, cwd=tmp_path)
+        done = fork_server.run(wanted, timeout=60)
+        assert done.returncode == 0, done.stderr.decode()
+        assert logs or done.stderr == b""
+        return done.stdout.decode().splitlines()
 
     return run
 

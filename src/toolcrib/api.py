@@ -100,7 +100,7 @@ def handle_function_call(
     accepted for compatibility; nothing bypasses the hooks.
     """
     try:
-        runtime = default_runtime()
+        runtime = _default[0] if _default else default_runtime()
         stub = runtime.stub_for(function_name, function_args)
         if stub is not None:
             return stub

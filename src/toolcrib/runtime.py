@@ -340,7 +340,10 @@ class Runtime:
         """What synchronous callers get for an agent-loop tool, even behind `tool_call`; None for all other tools."""
         if name == TOOL_CALL:
             name, _ = unwrap_tool_call(arguments)
-        return agent_loop_error(name) if self.has_agent_loop_stub(name) else None
+        # Asked for every call, and a call of a method costs as much as the answer.
+        if name not in AGENT_LOOP_TOOLS or not self.has_agent_loop_stub(name):
+            return None
+        return agent_loop_error(name)
 
     def _invoke(self, name: str, arguments: JsonObject, keywords: Mapping[str, Any]) -> str | JsonObject:
         """What `registry.dispatch` does while this runtime is bound to the registry."""

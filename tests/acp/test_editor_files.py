@@ -216,6 +216,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.services
 async def test_an_mcp_server_of_the_editor_is_connected_and_asked_about(home: Path, work: Path) -> None:
     """Its tool needs approval, as that of any server whose tools do not only read; another session lacks it."""
     (work / "server.py").write_text(SERVER)

@@ -157,6 +157,7 @@ async def test_commands_of_ours_and_of_the_person(home: Path, tmp_path: Path) ->
     assert [one.message.text for one in stored if one.message.role == "user"] == ["Review the code now."]
 
 
+@pytest.mark.services
 async def test_killing_the_editor_loses_nothing(home: Path, tmp_path: Path) -> None:
     """The program ends when its editor is gone, and the store has what was said and done."""
     write_home(home, [{"say": "Wait.", "call": "terminal", "arguments": {"command": "echo before; sleep 60"}}])

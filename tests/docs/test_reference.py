@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -84,3 +85,17 @@ def test_every_result_that_is_not_ok_is_explained() -> None:
 
     assert len(given) >= 5
     assert {name for name in given if f"`{name}`" not in page} == set()
+
+
+def test_the_architecture_page_names_every_package_in_its_layer() -> None:
+    """The table has the packages of the import rules, in their order, from top to bottom."""
+    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+    rules = next(one for one in settings["tool"]["importlinter"]["contracts"] if one["type"] == "layers")
+    enforced = [{name.strip().removeprefix("toolcrib.") for name in row.split("|")} for row in rules["layers"]]
+    elsewhere = {"__main__", "testing", "version"}
+    page = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = page.partition("## Layers")[2].partition("`testing` stands above")[0]
+    named = re.findall(r"`(\w+)`", rows.partition("|---|---|")[2])
+
+    assert named == sorted(named, key=lambda name: next(n for n, row in enumerate(enforced) if name in row))
+    assert set(named) == set[str]().union(*enforced) - elsewhere

@@ -264,10 +264,11 @@ async def test_a_form_for_secrets_carries_a_warning(with_servers: WithServers, f
     assert "secret" not in harmless.asked[0][0]
 
 
-async def test_a_broken_form_is_an_error_for_the_server(with_servers: WithServers) -> None:
+@EVERY_ERA
+async def test_a_broken_form_is_an_error_for_the_server(with_servers: WithServers, era: str) -> None:
     """What the protocol does not allow reaches no person, and the connection stays."""
     asker = ScriptedAsker("1")
-    runtime = await with_servers({"s": asking("2026-07-28")}, services={"asker": asker})
+    runtime = await with_servers({"s": asking(era)}, services={"asker": asker})
 
     nested = await answer_to(runtime, "elicitation/create", one_field(type="object", properties={}))
     after = await answer_to(runtime, "elicitation/create", one_field(type="integer"))

@@ -349,12 +349,13 @@ async def test_a_wrong_request_is_an_error_and_reaches_no_model(with_model: Open
     assert "roots" in await answer_to(runtime, "roots/list")
 
 
+@EVERY_ERA
 async def test_requests_are_logged_at_the_level_of_the_settings(
-    with_model: Open, caplog: pytest.LogCaptureFixture
+    with_model: Open, era: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Who asked which model, and what it used, is in the log."""
     answer = says("Yes.", usage=Usage(input_tokens=12, output_tokens=3))
-    runtime, _ = await with_model("2026-07-28", answer, sampling={"log_level": "warning"})
+    runtime, _ = await with_model(era, answer, sampling={"log_level": "warning"})
 
     with caplog.at_level(logging.DEBUG, "toolcrib.mcp.client.sampling"):
         await answer_to(runtime, "sampling/createMessage", request())
@@ -365,11 +366,12 @@ async def test_requests_are_logged_at_the_level_of_the_settings(
     assert "12 tokens in, 3 out" in line.getMessage()
 
 
-async def test_the_session_of_the_call_decides_about_the_model(with_model: Open) -> None:
+@EVERY_ERA
+async def test_the_session_of_the_call_decides_about_the_model(with_model: Open, era: str) -> None:
     """A server gets the model that the session of its call talks to."""
     from toolcrib.agent.agent import Agent
 
-    runtime, other = await with_model("2026-07-28", "The other one.")
+    runtime, other = await with_model(era, "The other one.")
     own = ScriptedProvider(
         [says("", call("mcp__s__ask", {"method": "sampling/createMessage", "params": request()})), "My own.", "Done."]
     )

@@ -192,9 +192,8 @@ def loaded_runtime(settings: Settings) -> Iterator[Runtime]:
 
 
 @pytest.fixture
-def write(crib, monkeypatch):
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    modules, variables = set(sys.modules), set(OPTIONAL_ENV_VARS)
+def write(crib):
+    path, modules, variables = list(sys.path), set(sys.modules), set(OPTIONAL_ENV_VARS)
 
     def write_files(files: dict[str, str], folder: str = "styled", manifest: str | None = PLUGIN_YAML) -> Path:
         root = crib.home / "plugins" / folder
@@ -205,6 +204,7 @@ def write(crib, monkeypatch):
         return root
 
     yield write_files
+    sys.path[:] = path
     # Plugins add the variables that they need to what the wizard asks for.
     for name in OPTIONAL_ENV_VARS.keys() - variables:
         del OPTIONAL_ENV_VARS[name]

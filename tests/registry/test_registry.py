@@ -151,7 +151,7 @@ def endless() -> dict[str, Any]:
 
 def deep() -> dict[str, Any]:
     nested: dict[str, Any] = {}
-    for _ in range(100_000):
+    for _ in range(20_000):
         nested = {"items": nested}
     return nested
 

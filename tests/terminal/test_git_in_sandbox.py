@@ -139,6 +139,7 @@ def test_git_outside_runs_nothing_that_a_sandboxed_command_left(
     assert "git would run them outside the sandbox" in answer["note"]
 
 
+@pytest.mark.services
 def test_the_plants_would_work_without_a_sandbox(work: Path, tmp_path: Path) -> None:
     """Otherwise the test above would prove nothing."""
     idle = []

@@ -13,6 +13,7 @@ from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.runtime import Runtime
 from toolcrib.tools.web import web_search  # noqa: F401 - registers the tools
+from toolcrib.web.page_reader import PageReader
 from toolcrib.web.service import WebService
 
 KEYS = (
@@ -21,6 +22,20 @@ KEYS = (
 )  # fmt: skip
 
 OpenWeb = Callable[..., Runtime]
+
+
+class SharedReader(PageReader):
+    """Outlives the services that read with it: starting its workers takes longer than most tests."""
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="session")
+def shared_reader() -> Iterator[SharedReader]:
+    reader = SharedReader()
+    yield reader
+    PageReader.close(reader)
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +52,7 @@ def site() -> Iterator[Site]:
 
 
 @pytest.fixture
-def open_web(make_runtime: Callable[..., Runtime], site: Site) -> Iterator[OpenWeb]:
+def open_web(make_runtime: Callable[..., Runtime], site: Site, shared_reader: SharedReader) -> Iterator[OpenWeb]:
     """Makes runtimes whose web tools reach the site, also as `site.example`."""
 
     async def resolve(host: str, _port: int) -> Sequence[str]:
@@ -51,7 +66,7 @@ def open_web(make_runtime: Callable[..., Runtime], site: Site) -> Iterator[OpenW
             "security": {"allow_private_urls": True, **(security or {})},
         }
         runtime = make_runtime(json.dumps(config), registry=ToolRegistry(parent=default_registry), **options)
-        service = WebService(runtime.settings, runtime.services, resolver=resolve)
+        service = WebService(runtime.settings, runtime.services, resolver=resolve, reader=shared_reader)
         runtime.services.provide("web", service)
         closing.append(service)
         return runtime

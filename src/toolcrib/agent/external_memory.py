@@ -18,7 +18,7 @@ from typing import Any
 
 from toolcrib.config.environment import environment
 from toolcrib.config.redact import redact
-from toolcrib.core.attempt import attempt, attempt_async
+from toolcrib.core.attempt import attempt, attempt_async, notify
 from toolcrib.core.errors import ToolcribError, UnknownName
 from toolcrib.core.types import Effect, JsonObject, Source
 from toolcrib.memory_providers.honcho import HonchoMemory
@@ -274,7 +274,8 @@ async def _bounded(answer: Any) -> None:
 def _on_thread(method: Callable[[], Any], seconds: float) -> Any:
     """What a sync method gives within a time; None otherwise."""
     found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(attempt(method).value), daemon=True)
+    options = {"name": "the memory provider"}
+    thread = threading.Thread(target=notify, args=(lambda: found.append(method()),), kwargs=options, daemon=True)
     thread.start()
     thread.join(seconds)
     return found[0] if found else None

@@ -20,7 +20,7 @@ from toolcrib.config.browser_settings import find_chromium
 from toolcrib.config.environment import child_environment, environment
 from toolcrib.config.files import make_folder
 from toolcrib.config.settings import Settings
-from toolcrib.core.attempt import attempt
+from toolcrib.core.attempt import attempt, notify
 from toolcrib.core.errors import ToolcribError, nearest_names
 from toolcrib.process_identity import PROC, Identity, identity_of, is_alive, own_identity
 from toolcrib.processes.ledger import Ledger
@@ -133,7 +133,7 @@ def _start_session(provider: Any, task: str) -> tuple[str, Callable[[], object]]
     def release() -> None:
         ended, failure = attempt(provider.close_session, session)
         if failure is not None or ended is False:
-            attempt(provider.emergency_cleanup, session)
+            notify(provider.emergency_cleanup, session, name="the cleanup of the browser provider")
 
     if not address:
         release()

@@ -388,9 +388,9 @@ def _drop_namesakes(folder: Path, source: Source) -> None:
 
     The other plugin keeps what it imported; only a later import of that name finds the new module.
     """
-    for name, module in list(sys.modules.items()):
-        owner = getattr(module, SOURCE_ATTRIBUTE, None)
-        if "." in name or not isinstance(owner, Source) or owner == source or owner.kind != "plugin":
+    for name in [name for name in sys.modules if "." not in name]:
+        owner = getattr(sys.modules.get(name), SOURCE_ATTRIBUTE, None)
+        if not isinstance(owner, Source) or owner == source or owner.kind != "plugin":
             continue
         if (folder / f"{name}.py").is_file() or (folder / name).is_dir():
             for inner in [key for key in sys.modules if key == name or key.startswith(f"{name}.")]:

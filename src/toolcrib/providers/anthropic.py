@@ -338,8 +338,10 @@ class AnthropicMessages(StreamingProvider["AsyncAnthropic"]):
         headers = {} if self.base_url == BASE_URL else {"X-Api-Key": key}
         options: dict[str, Any] = {}
         if is_on_this_machine(self.base_url):
-            # A proxy for outside traffic would not reach a server on this machine.
-            options["http_client"] = sdk.DefaultAsyncHttpxClient(trust_env=False)
+            # A proxy for outside traffic would not reach a server on this machine, and loading the
+            # system's certificates takes longer than everything else.
+            encrypted = not self.base_url.lower().startswith("http://")
+            options["http_client"] = sdk.DefaultAsyncHttpxClient(trust_env=False, verify=encrypted)
         client: AsyncAnthropic = sdk.AsyncAnthropic(
             api_key=key, base_url=self.base_url, max_retries=0, default_headers=headers | self._headers, **options
         )

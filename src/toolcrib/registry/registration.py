@@ -280,13 +280,19 @@ def source_of_caller(loading: LoadScope | None) -> Source:
         return loading.source
     frame: FrameType | None = sys._getframe(1)
     plain: Source | None = None
+    # A deep stack has few modules: each is looked at once.
+    seen: set[int] = set()
     while frame is not None:
-        source = _source_in(frame.f_globals)
-        if source is not None:
-            return source
-        module = str(frame.f_globals.get("__name__", ""))
-        if plain is None and not module.startswith("toolcrib.registry"):
-            plain = UNKNOWN if _is_machinery(module) else Source("code", module or "python", frame.f_code.co_filename)
+        module_globals = frame.f_globals
+        if id(module_globals) not in seen:
+            seen.add(id(module_globals))
+            source = _source_in(module_globals)
+            if source is not None:
+                return source
+            module = str(module_globals.get("__name__", ""))
+            if plain is None and not module.startswith("toolcrib.registry"):
+                path = frame.f_code.co_filename
+                plain = UNKNOWN if _is_machinery(module) else Source("code", module or "python", path)
         frame = frame.f_back
     return plain or UNKNOWN
 

@@ -215,13 +215,14 @@ class WebService:
         *,
         resolver: Resolver = system_resolver,
         render: RenderPage | None = None,
+        reader: PageReader | None = None,
     ) -> None:
-        """`render` runs the scripts of a page that is empty without them."""
+        """`render` runs the scripts of a page that is empty without them; `reader` is closed with the service."""
         self._render = render
         self._settings = settings
         self._services = services
         self._resolver = resolver
-        self._reader = PageReader()
+        self._reader = reader or PageReader()
 
     @cached_property
     def guard(self) -> AddressGuard:

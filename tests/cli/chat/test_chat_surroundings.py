@@ -17,6 +17,7 @@ import pytest
 
 from tests.cli.chat.chat_program import CTRL_C, CTRL_D, CTRL_Z, SOURCE, ChatProgram, make_home, session_text, slow_call
 from tests.cli.chat.stream_server import StreamServer
+from tests.cli.cli_program import Outcome, Program
 from toolcrib.core.messages import Message, RequestedCall, user_message
 from toolcrib.sessions.memory import MemoryOperation, MemoryStore
 from toolcrib.sessions.store import SessionStore
@@ -112,22 +113,9 @@ def test_ctrl_c_in_a_dumb_terminal_stops_the_work_and_twice_leaves(home: Path, g
         assert chat.exit_code() == 130
 
 
-def run_piped(home: Path, text: str, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "toolcrib", "chat", *arguments],
-        cwd=cwd,
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={
-            "PATH": os.environ["PATH"],
-            "HOME": str(home.parent),
-            "TOOLCRIB_HOME": str(home),
-            "PYTHONPATH": str(SOURCE),
-        },
-    )
+def run_piped(home: Path, text: str, *arguments: str, cwd: Path | None = None) -> Outcome:
+    program = Program(home.parent, {"TOOLCRIB_HOME": str(home)}, deadline_seconds=60)
+    return program("chat", *arguments, stdin=text, cwd=cwd)
 
 
 def test_questions_through_a_pipe_are_answered_one_after_the_other(home: Path) -> None:
@@ -136,7 +124,7 @@ def test_questions_through_a_pipe_are_answered_one_after_the_other(home: Path) -
 
     done = run_piped(home, "first\n\n/cost\nsecond")
 
-    assert done.returncode == 0
+    assert done.code == 0
     assert done.stdout == "One **bold**.\n\nMore.\n\nTwo.\n\n"
     assert "tool calls" in done.stderr
     assert "edit" in done.stderr
@@ -245,7 +233,7 @@ def test_undo_through_a_pipe_takes_its_answer_from_the_next_line(
 
     done = run_piped(home, f"write\n/undo\n{after}", "--yolo", cwd=tmp_path)
 
-    assert done.returncode == 0
+    assert done.code == 0
     assert done.stdout == "Written.\n\n" + ("Next.\n\n" if after else "")
     assert "Undone" in done.stderr
     assert told in done.stderr
