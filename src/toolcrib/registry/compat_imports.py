@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -24,6 +23,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from toolcrib.core.attempt import attempt
+from toolcrib.core.lazy import lazy_pattern
 
 if TYPE_CHECKING:
     from importlib.abc import Loader
@@ -310,7 +310,7 @@ _PACKAGES = {
     "PIL": "pillow",
     "sklearn": "scikit-learn",
 }
-_MISSING_NAME = re.compile(r"cannot import name '(?P<name>\w+)' from '(?P<module>[\w.]+)'")
+_MISSING_NAME = lazy_pattern(r"cannot import name '(?P<name>\w+)' from '(?P<module>[\w.]+)'")
 
 
 def explain_missing_module(name: str) -> str:
