@@ -82,7 +82,7 @@ BUILTIN_TOOL_MODULES = frozenset(
         *("session_search_tool", "skill_manager_tool", "skills_tool", "todo_tool", "vision_tools", "web_tools"),
         *("image_generation_tool", "video_generation_tool", "xai_video_tools", "tts_tool", "transcription_tools"),
         *("mixture_of_agents_tool", "homeassistant_tool", "x_search_tool", "discord_tool"),
-        *("feishu_doc_tool", "feishu_drive_tool"),
+        *("feishu_doc_tool", "feishu_drive_tool", "browser_tool", "browser_cdp_tool", "browser_dialog_tool"),
     )
 )
 """The modules of built-in tools. A file of that name beside a user's tool wins, because it may be the user's own."""
