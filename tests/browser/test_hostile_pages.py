@@ -103,6 +103,20 @@ async def test_passwords_in_later_frames_are_hidden(browsing: Browsing) -> None:
     assert "hunter22" not in shown(page)
 
 
+@pytest.mark.parametrize("size", [300_000, 30_000_000])
+async def test_a_download_that_is_too_large_says_so(open_browsing: OpenBrowsing, size: int) -> None:
+    """Whether it is refused at its end, or cut off long before, the error names the limit and its setting."""
+    browsing = open_browsing(browser={"max_download_mb": 0.2})
+    headers = {"content-type": "application/octet-stream", "content-disposition": "attachment; filename=big.bin"}
+    browsing.site.pages["/big"] = 200, headers, bytes(size)
+    page = await browsing.open("<a href=/big>get</a>")
+
+    answer = await browsing.call("click", ref=ref_of(page, "get"))
+
+    assert "0.2 MB (browser.max_download_mb)" in answer["downloads"][0]["error"]
+    assert not Path(browsing.runtime.workspace, "downloads").exists()
+
+
 async def test_a_page_that_hangs_is_replaced(open_browsing: OpenBrowsing) -> None:
     """A script without end costs the call its time limit; then there is a fresh browser, and the model is told."""
     browsing = open_browsing(browser={"command_timeout": 3})
