@@ -251,7 +251,9 @@ import sys
 import toolcrib
 from toolcrib import get_tool_definitions
 get_tool_definitions(quiet_mode=True)
-heavy = {"rich", "prompt_toolkit", "anyio", "importlib.metadata", "jsonschema_rs"} & set(sys.modules)
+libraries = {"rich", "prompt_toolkit", "anyio", "importlib.metadata", "jsonschema_rs", "subprocess", "copy"}
+services = {"toolcrib.dispatch.pipeline", "toolcrib.hooks.shell", "toolcrib.web.service", "toolcrib.browser.service"}
+heavy = (libraries | services) & set(sys.modules)
 print(sorted(heavy))
 """
 

@@ -26,17 +26,14 @@ from toolcrib.config.logs import configure_logging, is_logging
 from toolcrib.config.paths import Home
 from toolcrib.config.redact import known_secrets
 from toolcrib.config.settings import Settings
-from toolcrib.config.tool_call_mark import refuse_in_tool_call
 from toolcrib.core.context import CancelToken, ToolContext
+from toolcrib.core.lazy import lazy, lazy_module
 from toolcrib.core.ports import Approver, Gate, Recorder, ResultStore
 from toolcrib.core.types import AGENT_LOOP_TOOLS, TOOL_CALL, JsonObject, ToolCall, ToolResult
 from toolcrib.definitions.build import DeferPolicy, DefinitionBuilder, ToolDefinitions
 from toolcrib.dispatch.budget import FileResultStore, within_turn_budget
 from toolcrib.dispatch.executors import AsyncExecutor, DaemonPool, SyncExecutor
-from toolcrib.dispatch.parallel import CallQueue, OnResult, OnStart, run_batch
-from toolcrib.dispatch.pipeline import NullRecorder, Pipeline, PipelineLimits, unwrap_tool_call
 from toolcrib.hooks.manager import HookManager
-from toolcrib.hooks.shell import register_shell_hooks
 from toolcrib.plugins.load import LoadedPlugin, load_plugins
 from toolcrib.registry import discovery
 from toolcrib.registry.default import registry as default_registry
@@ -47,9 +44,18 @@ from toolcrib.runtime_services import RuntimeServices
 from toolcrib.toolsets.resolve import ToolsetResolver
 
 if TYPE_CHECKING:
+    from toolcrib.config import tool_call_mark
     from toolcrib.core.approvals import EntryPoint
+    from toolcrib.dispatch import parallel, pipeline
+    from toolcrib.hooks import shell
     from toolcrib.mcp.client.manager import McpClientManager
     from toolcrib.terminal.service import TerminalService
+else:
+    # Definitions need neither calls nor shell hooks, and these would be a tenth of the way to them.
+    tool_call_mark = lazy_module("toolcrib.config.tool_call_mark")
+    parallel = lazy_module("toolcrib.dispatch.parallel")
+    pipeline = lazy_module("toolcrib.dispatch.pipeline")
+    shell = lazy_module("toolcrib.hooks.shell")
 
 BLOCKING_HANDLERS_AT_ONCE = 64
 MCP_TOOL = "mcp__"
@@ -115,7 +121,7 @@ class Runtime:
         self.services = RuntimeServices(self, services or {}, self._closing)
         # Every call asks whether there are MCP servers, so not through a property.
         self._built_services = vars(self.services)
-        self._pipeline = self._make_pipeline(recorder or NullRecorder())
+        self._recorder = recorder
         pool = DaemonPool(BLOCKING_HANDLERS_AT_ONCE)
         self._closing.callback(pool.close)
         self._async_executor, self._sync_executor = AsyncExecutor(pool), SyncExecutor(self.bridge)
@@ -127,14 +133,15 @@ class Runtime:
         # Otherwise the commands, threads and loops of a runtime that is dropped without `close` would leak.
         weakref.finalize(self, _release, self._closing, self.bridge)
 
-    def _make_pipeline(self, recorder: Recorder) -> Pipeline:
-        return Pipeline(
+    @lazy
+    def _pipeline(self) -> pipeline.Pipeline:
+        return pipeline.Pipeline(
             registry=self.registry,
             hooks=self.hooks,
             gate=self.gate,
-            recorder=recorder,
+            recorder=self._recorder or pipeline.NullRecorder(),
             store=self.results,
-            limits=PipelineLimits(self.settings.tool_output.max_result_chars, self.settings.tools.timeouts),
+            limits=pipeline.PipelineLimits(self.settings.tool_output.max_result_chars, self.settings.tools.timeouts),
             snapshots=lambda: self.services.snapshots,
             restricted=restricted_tools(self.settings.approvals.rules),
             provenance=None if self.settings.approvals.provenance == "off" else self.provenances,
@@ -181,7 +188,7 @@ class Runtime:
             self.settings, self.registry, self.hooks, cache=cache, services=self.services.get
         )
         if self.settings.shell_hooks and not self.settings.safe_mode:
-            register_shell_hooks(self.hooks, self.settings.shell_hooks)
+            shell.register_shell_hooks(self.hooks, self.settings.shell_hooks)
         cache.save()
 
     def close(self) -> None:
@@ -239,13 +246,13 @@ class Runtime:
         *,
         ctx: ToolContext | None = None,
         limit: int | None = None,
-        on_start: OnStart | None = None,
-        on_result: OnResult | None = None,
+        on_start: parallel.OnStart | None = None,
+        on_result: parallel.OnResult | None = None,
     ) -> list[ToolResult]:
         """Call the tools of one turn, in parallel if their effects allow it; results are in call order."""
         self.load()
         ctx = ctx or self.context()
-        results = await run_batch(
+        results = await parallel.run_batch(
             self._pipeline,
             calls,
             ctx,
@@ -305,7 +312,7 @@ class Runtime:
 
     def set_recorder(self, recorder: Recorder) -> None:
         """Record the calls of this runtime from now on, unless something records them already."""
-        if isinstance(self._pipeline.recorder, NullRecorder):
+        if isinstance(self._pipeline.recorder, pipeline.NullRecorder):
             self._pipeline.recorder = recorder
 
     def provide_service(self, name: str, service: Any) -> None:
@@ -321,11 +328,11 @@ class Runtime:
             effects = None if callable(declared) else declared
         return effects is None or any(effect.kind not in ("read", "interactive") for effect in effects)
 
-    def call_queue(self) -> CallQueue:
+    def call_queue(self) -> parallel.CallQueue:
         """A queue for calls that arrive one by one, with the same rule as `call_many`."""
-        pipeline = self._pipeline
-        return CallQueue(
-            lambda name, arguments, ctx: pipeline.planned_effects(pipeline.prepare(name, arguments), ctx),
+        calls = self._pipeline
+        return parallel.CallQueue(
+            lambda name, arguments, ctx: calls.planned_effects(calls.prepare(name, arguments), ctx),
             self.settings.tools.max_parallel,
         )
 
@@ -339,7 +346,7 @@ class Runtime:
     def stub_for(self, name: str, arguments: Mapping[str, Any] | str) -> str | None:
         """What synchronous callers get for an agent-loop tool, even behind `tool_call`; None for all other tools."""
         if name == TOOL_CALL:
-            name, _ = unwrap_tool_call(arguments)
+            name, _ = pipeline.unwrap_tool_call(arguments)
         # Asked for every call, and a call of a method costs as much as the answer.
         if name not in AGENT_LOOP_TOOLS or not self.has_agent_loop_stub(name):
             return None
@@ -382,7 +389,7 @@ def _absolute(workspace: Path | str | None) -> str:
 
 def _said_yolo(yolo: bool) -> bool:
     if yolo:
-        refuse_in_tool_call("run dangerous calls without approval")
+        tool_call_mark.refuse_in_tool_call("run dangerous calls without approval")
         sys.stderr.write(
             "toolcrib: dangerous calls run without approval (--yolo); "
             "catastrophic commands and deny rules still apply\n"

@@ -27,7 +27,6 @@ from toolcrib.core.ports import Gate, ResultStore, SecretAsker
 from toolcrib.core.types import Effect, JsonObject, ToolResult
 from toolcrib.definitions.build import DefinitionBuilder
 from toolcrib.definitions.search import ToolIndex
-from toolcrib.dispatch.parallel import CallQueue
 from toolcrib.hooks.manager import HookManager
 from toolcrib.registry.registry import ToolRegistry
 
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from toolcrib.core.context import Asker, ConversationPort, ModelPort, ProcessesPort, ToolService
     from toolcrib.core.ports import FileSnapshots
     from toolcrib.cron.service import CronService
+    from toolcrib.dispatch.parallel import CallQueue
     from toolcrib.files.service import FileService
     from toolcrib.integrations.discord import DiscordService
     from toolcrib.integrations.feishu import FeishuService

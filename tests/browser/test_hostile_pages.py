@@ -86,6 +86,37 @@ async def test_a_huge_page_is_answered(browsing: Browsing) -> None:
     assert "Big" in shown(page)
 
 
+async def test_a_page_of_many_frames_is_answered(browsing: Browsing) -> None:
+    """Each frame takes a question of its own, so more than a hundred are described instead of read."""
+    page = await browsing.open("<h1>Many</h1>" + "<iframe srcdoc='<button>b</button>'></iframe>" * 120)
+
+    assert "121 frames, too many for a snapshot" in shown(page)
+    assert "Many" in shown(page)
+
+
+async def test_passwords_in_later_frames_are_hidden(browsing: Browsing) -> None:
+    """What a password field contains is not shown, in whichever frame it is."""
+    frames = "<iframe srcdoc='<p>x</p>'></iframe>" * 30
+    page = await browsing.open(f"{frames}<iframe srcdoc='<input type=password value=hunter22>'></iframe>")
+
+    assert "textbox" in shown(page)
+    assert "hunter22" not in shown(page)
+
+
+@pytest.mark.parametrize("size", [300_000, 30_000_000])
+async def test_a_download_that_is_too_large_says_so(open_browsing: OpenBrowsing, size: int) -> None:
+    """Whether it is refused at its end, or cut off long before, the error names the limit and its setting."""
+    browsing = open_browsing(browser={"max_download_mb": 0.2})
+    headers = {"content-type": "application/octet-stream", "content-disposition": "attachment; filename=big.bin"}
+    browsing.site.pages["/big"] = 200, headers, bytes(size)
+    page = await browsing.open("<a href=/big>get</a>")
+
+    answer = await browsing.call("click", ref=ref_of(page, "get"))
+
+    assert "0.2 MB (browser.max_download_mb)" in answer["downloads"][0]["error"]
+    assert not Path(browsing.runtime.workspace, "downloads").exists()
+
+
 async def test_a_page_that_hangs_is_replaced(open_browsing: OpenBrowsing) -> None:
     """A script without end costs the call its time limit; then there is a fresh browser, and the model is told."""
     browsing = open_browsing(browser={"command_timeout": 3})

@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib
+import inspect
 import json
 import threading
 from pathlib import Path
@@ -381,6 +382,57 @@ def test_the_tools_that_look_at_the_world_are_functions_too():
     assert web_tools.check_web_api_key() is True
     assert isinstance(vision_tools.check_vision_requirements(), bool)
     assert vision_tools.VISION_ANALYZE_SCHEMA["name"] == "vision_analyze"
+
+
+def test_the_browser_tools_are_functions_too():
+    """Each takes the arguments of its tool and a task; an address out of reach is refused before a browser starts."""
+    from tools import browser_cdp_tool, browser_dialog_tool, browser_tool
+
+    refused = json.loads(browser_tool.browser_navigate("http://169.254.169.254/", task_id="a"))
+    asked = {name: list(inspect.signature(getattr(browser_tool, f"browser_{name}")).parameters) for name in ACTS}
+
+    assert "error" in refused
+    assert asked == {name: [*parameters.split(), "task_id"] for name, parameters in ACTS.items()}
+    assert callable(browser_cdp_tool.browser_cdp)
+    assert callable(browser_dialog_tool.browser_dialog)
+    assert browser_tool.BROWSER_NAVIGATE_SCHEMA["name"] == "browser_navigate"
+
+
+ACTS = {
+    "navigate": "url",
+    "snapshot": "full",
+    "click": "ref",
+    "type": "ref text",
+    "scroll": "direction",
+    "back": "",
+    "press": "key",
+    "get_images": "",
+    "vision": "question annotate",
+    "console": "clear expression",
+}
+CHECKS = """
+browser_tool.check_browser_requirements browser_tool.check_browser_vision_requirements
+browser_cdp_tool._browser_cdp_check browser_dialog_tool._browser_dialog_check
+clarify_tool.check_clarify_requirements code_execution_tool.check_sandbox_requirements
+cronjob_tools.check_cronjob_requirements delegate_tool.check_delegate_requirements
+discord_tool.check_discord_tool_requirements feishu_doc_tool._check_feishu feishu_drive_tool._check_feishu
+file_tools._check_file_reqs homeassistant_tool._check_ha_available
+image_generation_tool.check_image_generation_requirements memory_tool.check_memory_requirements
+session_search_tool.check_session_search_requirements skills_tool.check_skills_requirements
+terminal_tool.check_terminal_requirements todo_tool.check_todo_requirements tts_tool.check_tts_requirements
+video_generation_tool.check_video_generation_requirements vision_tools.check_vision_requirements
+web_tools.check_web_api_key x_search_tool.check_x_search_requirements xai_video_tools._check_xai_video_requirements
+"""
+
+
+@pytest.mark.parametrize("name", CHECKS.split())
+def test_each_built_in_tool_has_its_check(name):
+    """The check of a tool's module says whether the tool can be used here, and is the same function each time."""
+    module, _, check = name.partition(".")
+    found = getattr(importlib.import_module(f"tools.{module}"), check)
+
+    assert isinstance(found(), bool)
+    assert getattr(importlib.import_module(f"tools.{module}"), check) is found
 
 
 def test_names_that_a_module_of_built_in_tools_lacks_cannot_be_imported():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import mimetypes
 import posixpath
 import re
@@ -109,8 +110,10 @@ def safe_name(suggested: str) -> str:
 
 
 async def _drop(download: Download) -> None:
-    await download.cancel()
-    await download.delete()
+    # One that failed by itself has nothing to delete.
+    with contextlib.suppress(Error):
+        await download.cancel()
+        await download.delete()
 
 
 async def _content(download: Download, max_mb: float) -> bytes:
@@ -120,6 +123,10 @@ async def _content(download: Download, max_mb: float) -> bytes:
         try:
             async with asyncio.timeout(DOWNLOAD_SECONDS):
                 await download.save_as(path)
+        except Error as error:
+            raise ToolcribError(
+                f"it broke off; it may be larger than {max_mb:g} MB (browser.max_download_mb)"
+            ) from error
         finally:
             await _drop(download)
         size = path.stat().st_size

@@ -25,10 +25,11 @@ REST_SECONDS = 3.0
 """How long a page may take to come to rest, or to say that it does not."""
 MAX_ELEMENTS = 150_000
 """Larger pages cannot be read as a tree within a bearable time."""
+MAX_FRAMES = 100
+"""The same, for pages of many frames: each is asked on its own."""
 MAX_TEXT_CHARS = 4_000
 MAX_REPORTED = 5
 MAX_EVENTS = 20
-MAX_FRAMES = 20
 ALLOWED_SCHEMES = ("http:", "https:", "about:", "blob:", "data:", "chrome-error:")
 
 
@@ -174,7 +175,7 @@ class PageObserver:
         state = PageState()
         while tab in self._pages.tabs.tabs:
             await self._pages.unless_dialog(tab, tab.loaded(deadline))
-            is_small = tab in self._states and self._states[tab].elements <= MAX_ELEMENTS
+            is_small = tab in self._states and not _too_many(tab, self._states[tab])
             rest_ms = _rest(wait_ms, tab.asked)
             try:
                 raw_state, raw = await self._pages.read(tab, self._ask(tab, rest_ms, with_tree=is_small))
@@ -184,7 +185,7 @@ class PageObserver:
             else:
                 state = self._states[tab] = _read_state(raw_state)
                 if not tab.is_loading and state.state != "loading":
-                    if not raw or state.changes or state.elements > MAX_ELEMENTS:
+                    if not raw or state.changes or _too_many(tab, state):
                         return state, None
                     return state, await self._keep(tab, state, raw)
             if time.monotonic() >= deadline:
@@ -214,10 +215,11 @@ class PageObserver:
         return await tab.page.aria_snapshot(mode="ai", boxes=True, timeout=self._pages.answer_ms)
 
     async def _take(self, tab: Tab, state: PageState) -> PageSnapshot:
-        if state.elements <= MAX_ELEMENTS:
+        too_many = _too_many(tab, state)
+        if not too_many:
             return await self._keep(tab, state, await self._pages.read(tab, self._tree(tab)))
         text = await self._pages.read(tab, tab.page.evaluate(TEXT, MAX_TEXT_CHARS))
-        note = f"the page has {state.elements} elements, too many for a snapshot; its text begins:"
+        note = f"the page has {too_many}, too many for a snapshot; its text begins:"
         lines = "\n".join(f"- text: {line}" for line in [note, *text.splitlines()])
         return await self._keep(tab, state, lines)
 
@@ -243,7 +245,8 @@ class PageObserver:
     async def _passwords(self, tab: Tab, state: PageState) -> set[str]:
         """What stands in password fields, which nobody sees on a screen either."""
         found = set(state.passwords)
-        for frame in tab.page.frames[1:MAX_FRAMES]:
+        frames = [] if _too_many(tab, state) else tab.page.frames[1:]
+        for frame in frames:
             with contextlib.suppress(Error):
                 found.update(await self._pages.read(tab, frame.evaluate(PASSWORDS)))
         return found
@@ -268,6 +271,13 @@ class PageObserver:
         if not same and node.role == "link":
             return ElementFacts(tag="a", label=node.label, host=site_of(tab.page.url))
         return same[0] if len(same) == 1 else None
+
+
+def _too_many(tab: Tab, state: PageState) -> str:
+    """What the page has too much of to be read as a tree; empty if it can be."""
+    if len(tab.page.frames) > MAX_FRAMES:
+        return f"{len(tab.page.frames)} frames"
+    return f"{state.elements} elements" if state.elements > MAX_ELEMENTS else ""
 
 
 def _rest(wait_ms: int, asked: set[str]) -> list[int]:

@@ -9,6 +9,7 @@ running agent; as functions they take that state as an argument, as in the refer
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,16 +24,24 @@ from toolcrib.sessions.todo import TodoStore
 
 __all__ = [
     "TodoStore",
+    "browser_back",
+    "browser_cdp",
+    "browser_click",
+    "browser_console",
+    "browser_dialog",
+    "browser_get_images",
+    "browser_navigate",
+    "browser_press",
+    "browser_scroll",
+    "browser_snapshot",
+    "browser_type",
+    "browser_vision",
     "check_clarify_requirements",
-    "check_cronjob_requirements",
     "check_delegate_requirements",
     "check_memory_requirements",
-    "check_sandbox_requirements",
     "check_session_search_requirements",
     "check_skills_requirements",
     "check_todo_requirements",
-    "check_vision_requirements",
-    "check_web_api_key",
     "clarify_tool",
     "cronjob",
     "delegate_task",
@@ -60,6 +69,10 @@ __all__ = [
 
 SANDBOX_AVAILABLE = True
 _SCHEMAS = {
+    **{
+        f"BROWSER_{act.upper()}_SCHEMA": f"browser_{act}"
+        for act in "back cdp click console dialog get_images navigate press scroll snapshot type vision".split()  # noqa: SIM905
+    },
     "CLARIFY_SCHEMA": "clarify",
     "CRONJOB_SCHEMA": "cronjob",
     "DELEGATE_TASK_SCHEMA": "delegate_task",
@@ -246,6 +259,64 @@ async def video_analyze_tool(video_url: str, user_prompt: str, model: str | None
     return await _acall("video_analyze", {"video_url": video_url, "question": user_prompt})
 
 
+def browser_navigate(url: str, task_id: str | None = None) -> str:
+    return _call("browser_navigate", {"url": url}, task_id)
+
+
+def browser_snapshot(full: bool = False, task_id: str | None = None) -> str:
+    return _call("browser_snapshot", {"full": full}, task_id)
+
+
+def browser_click(ref: str, task_id: str | None = None) -> str:
+    return _call("browser_click", {"ref": ref}, task_id)
+
+
+def browser_type(ref: str, text: str, task_id: str | None = None) -> str:
+    return _call("browser_type", {"ref": ref, "text": text}, task_id)
+
+
+def browser_scroll(direction: str, task_id: str | None = None) -> str:
+    return _call("browser_scroll", {"direction": direction}, task_id)
+
+
+def browser_back(task_id: str | None = None) -> str:
+    return _call("browser_back", {}, task_id)
+
+
+def browser_press(key: str, task_id: str | None = None) -> str:
+    return _call("browser_press", {"key": key}, task_id)
+
+
+def browser_get_images(task_id: str | None = None) -> str:
+    return _call("browser_get_images", {}, task_id)
+
+
+def browser_vision(question: str, annotate: bool = False, task_id: str | None = None) -> str:
+    return _call("browser_vision", {"question": question, "annotate": annotate}, task_id)
+
+
+def browser_console(clear: bool = False, expression: str | None = None, task_id: str | None = None) -> str:
+    return _call("browser_console", {"clear": clear, "expression": expression}, task_id)
+
+
+def browser_cdp(
+    method: str,
+    params: JsonObject | None = None,
+    target_id: str | None = None,
+    frame_id: str | None = None,
+    timeout: float | None = None,
+    task_id: str | None = None,
+) -> str:
+    args = {"method": method, "params": params, "target_id": target_id, "frame_id": frame_id, "timeout": timeout}
+    return _call("browser_cdp", args, task_id)
+
+
+def browser_dialog(
+    action: str, prompt_text: str | None = None, dialog_id: str | None = None, task_id: str | None = None
+) -> str:
+    return _call("browser_dialog", {"action": action, "prompt_text": prompt_text, "dialog_id": dialog_id}, task_id)
+
+
 def image_generate_tool(
     prompt: str,
     aspect_ratio: str = "landscape",
@@ -289,20 +360,31 @@ check_clarify_requirements = check_delegate_requirements = check_memory_requirem
 check_session_search_requirements = check_skills_requirements = check_todo_requirements = _always
 
 
-def check_cronjob_requirements() -> bool:
-    return _is_available("cronjob")
+_CHECKS = {
+    "_browser_cdp_check": "browser_cdp",
+    "_browser_dialog_check": "browser_dialog",
+    "_check_feishu": "feishu_doc_read",
+    "_check_file_reqs": "read_file",
+    "_check_ha_available": "ha_get_state",
+    "_check_xai_video_requirements": "xai_video_edit",
+    "check_browser_requirements": "browser_navigate",
+    "check_browser_vision_requirements": "browser_vision",
+    "check_cronjob_requirements": "cronjob",
+    "check_discord_tool_requirements": "discord",
+    "check_image_generation_requirements": "image_generate",
+    "check_sandbox_requirements": "execute_code",
+    "check_tts_requirements": "text_to_speech",
+    "check_video_generation_requirements": "video_generate",
+    "check_vision_requirements": "vision_analyze",
+    "check_web_api_key": "web_search",
+    "check_x_search_requirements": "x_search",
+}
+"""The checks of the reference's modules, each with the tool that it is about."""
 
 
-def check_sandbox_requirements() -> bool:
-    return _is_available("execute_code")
-
-
-def check_vision_requirements() -> bool:
-    return _is_available("vision_analyze")
-
-
-def check_web_api_key() -> bool:
-    return _is_available("web_search")
+@functools.cache
+def _check_of(tool: str) -> Callable[[], bool]:
+    return functools.partial(_is_available, tool)
 
 
 def _is_available(name: str) -> bool:
@@ -322,7 +404,9 @@ async def _acall(name: str, args: JsonObject) -> str:
     return await asyncio.to_thread(_call, name, args)
 
 
-def __getattr__(name: str) -> JsonObject:
+def __getattr__(name: str) -> JsonObject | Callable[[], bool]:
+    if name in _CHECKS:
+        return _check_of(_CHECKS[name])
     schema = registry.get_schema(_SCHEMAS[name]) if name in _SCHEMAS else None
     if schema is None:
         raise AttributeError(f"the modules of built-in tools have no attribute {name!r}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
 
@@ -18,12 +17,13 @@ from toolcrib.config.files import OWNER_FILE, replace_file, writing
 from toolcrib.config.os_errors import ANOTHER_HOME, explain_os_error
 from toolcrib.config.paths import Home
 from toolcrib.core.errors import ConfigError
+from toolcrib.core.lazy import lazy_pattern, shlex
 
 BOM = "\ufeff"
-_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ASSIGNMENT = re.compile(r"\s*(?:export\s+)?(?P<key>[^=\s]*)\s*=[ \t]*(?P<value>.*)", re.DOTALL)
-_QUOTED = re.compile(r"""(?P<quote>['"])(?P<body>(?:\\.|(?!(?P=quote)).)*)(?P=quote)\s*(?:\#.*)?""", re.DOTALL)
-_SAFE = re.compile(r"[A-Za-z0-9_./:@%+,=-]*")
+_KEY = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_]*")
+_ASSIGNMENT = lazy_pattern(r"\s*(?:export\s+)?(?P<key>[^=\s]*)\s*=[ \t]*(?P<value>.*)", re.DOTALL)
+_QUOTED = lazy_pattern(r"""(?P<quote>['"])(?P<body>(?:\\.|(?!(?P=quote)).)*)(?P=quote)\s*(?:\#.*)?""", re.DOTALL)
+_SAFE = lazy_pattern(r"[A-Za-z0-9_./:@%+,=-]*")
 _DOUBLE_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\", "$": "$", "`": "`", "'": "'"}
 _SINGLE_ESCAPES = {"'": "'", "\\": "\\"}
 

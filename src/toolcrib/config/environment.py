@@ -24,6 +24,7 @@ from types import MappingProxyType
 
 from toolcrib.config.env_vars import OPTIONAL_ENV_VARS
 from toolcrib.config.redact import mask_shapes
+from toolcrib.core.lazy import lazy_pattern
 
 
 def environment() -> Mapping[str, str]:
@@ -75,11 +76,11 @@ ALLOWED = frozenset(" ".join((_IDENTITY, _LANGUAGE, _TERMINAL, _FOLDERS, _TOOLCH
 
 # They point to the Python that runs toolcrib, which is rarely that of the project a command works on.
 _INTERPRETERS = ("VIRTUAL_ENV", "CONDA_PREFIX")
-_USER_INFO = re.compile(r"(?<=://)[^/@\s]*@")
-_GLOB = re.compile(r"[*?\[]")
+_USER_INFO = lazy_pattern(r"(?<=://)[^/@\s]*@")
+_GLOB = lazy_pattern(r"[*?\[]")
 SECRET_NAMES = "SECRET|PASSW|PASSPHRASE|CREDENTIAL|TOKEN|API_?KEY|ACCESS_?KEY|(^|_)(KEY|PWD|PASS|PAT|AUTH|COOKIE|DSN)$"
 """Names of variables that probably hold a secret, whatever the case: for Python, and for `[[ =~ ]]` of a shell."""
-_SECRET_NAME = re.compile(SECRET_NAMES, re.IGNORECASE)
+_SECRET_NAME = lazy_pattern(SECRET_NAMES, re.IGNORECASE)
 _NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 

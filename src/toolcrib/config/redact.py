@@ -8,12 +8,13 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from toolcrib.config.env_vars import OPTIONAL_ENV_VARS
+from toolcrib.core.lazy import lazy_pattern
 
 MASK = "[secret]"
 MIN_SECRET_CHARS = 8
 
 # Every pattern takes linear time on any text: no unbounded repeat can start inside another.
-_KEY_SHAPES = re.compile(
+_KEY_SHAPES = lazy_pattern(
     r"\b(?:"
     r"sk-[A-Za-z0-9_-]{16,}"  # OpenAI, Anthropic and many others
     r"|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}"
@@ -24,14 +25,14 @@ _KEY_SHAPES = re.compile(
     r"|(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{10,}+\.[A-Za-z0-9_-]{10,}+\.[A-Za-z0-9_-]{5,}"
 )
 # A digit, padding or a capital inside the word distinguishes a credential from "basic authentication".
-_AUTHORIZATION = re.compile(
+_AUTHORIZATION = lazy_pattern(
     r"\b((?i:bearer|basic))\s{1,20}(?=[\w.~+/-]{0,200}?(?:[0-9=]|[a-z][A-Z]))[A-Za-z0-9._~+/=-]{12,}"
 )
-_URL_PASSWORD = re.compile(r"(?<=://)([^\s/:@]{0,80}):[^\s/@]{1,200}@")
-_URL_PARAMETER = re.compile(
+_URL_PASSWORD = lazy_pattern(r"(?<=://)([^\s/:@]{0,80}):[^\s/@]{1,200}@")
+_URL_PARAMETER = lazy_pattern(
     r"([?&](?:[\w-]{0,30}(?:key|token|secret|password|signature)|appid|sig)=)[^&\s\"'<>]{4,}", re.IGNORECASE
 )
-_SECRET_NAME = re.compile(r"(?:^|_)(?:KEY|APIKEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
+_SECRET_NAME = lazy_pattern(r"(?:^|_)(?:KEY|APIKEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
 
 
 def redact(text: str) -> str:

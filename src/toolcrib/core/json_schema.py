@@ -6,6 +6,7 @@ import math
 import re
 from typing import Any
 
+from toolcrib.core.lazy import lazy_pattern
 from toolcrib.core.spelling import is_misspelling
 from toolcrib.core.types import JsonObject
 
@@ -46,8 +47,8 @@ TYPE_SPELLINGS = {
 COUNTS = frozenset({"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"})
 NUMBERS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
 FLAGS = frozenset({"uniqueItems", "additionalProperties", "deprecated", "readOnly", "writeOnly"})
-_PARAMETERS = re.compile(r"\[.*\]|<.*>", re.DOTALL)
-_ELEMENTS = re.compile(r"(?:list|array|set|sequence)[\[<](.+)[\]>]|(.+)\[\]", re.IGNORECASE)
+_PARAMETERS = lazy_pattern(r"\[.*\]|<.*>", re.DOTALL)
+_ELEMENTS = lazy_pattern(r"(?:list|array|set|sequence)[\[<](.+)[\]>]|(.+)\[\]", re.IGNORECASE)
 _FLAG_WORDS = {"true": True, "false": False}
 _INCLUSIVE_LIMITS = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
 

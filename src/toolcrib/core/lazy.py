@@ -13,7 +13,18 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, overload
 
-__all__ = ("asyncio", "difflib", "jsonschema_rs", "lazy", "lazy_pattern", "ruamel_yaml", "selectors")
+__all__ = (
+    "asyncio",
+    "copy",
+    "difflib",
+    "jsonschema_rs",
+    "lazy",
+    "lazy_module",
+    "lazy_pattern",
+    "ruamel_yaml",
+    "selectors",
+    "shlex",
+)
 
 
 class _LazyModule:
@@ -45,19 +56,28 @@ def lazy_pattern(text: str, flags: int = 0) -> re.Pattern[str]:
     return cast("re.Pattern[str]", _LazyPattern(text, flags))
 
 
+def lazy_module(name: str) -> Any:
+    """A module imported on first use. Import it under `TYPE_CHECKING` too, for the types."""
+    return _LazyModule(name)
+
+
 if TYPE_CHECKING:
     import asyncio as asyncio
+    import copy as copy
     import difflib as difflib
     import selectors as selectors
+    import shlex as shlex
 
     import jsonschema_rs as jsonschema_rs
     import ruamel.yaml as ruamel_yaml
 else:
     asyncio = _LazyModule("asyncio")
+    copy = _LazyModule("copy")
     difflib = _LazyModule("difflib")
     jsonschema_rs = _LazyModule("jsonschema_rs")
     ruamel_yaml = _LazyModule("ruamel.yaml")
     selectors = _LazyModule("selectors")
+    shlex = _LazyModule("shlex")
 
 
 T = TypeVar("T")

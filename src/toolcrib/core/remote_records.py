@@ -7,13 +7,14 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec.structs import replace
 
+from toolcrib.core.lazy import lazy_pattern
 from toolcrib.core.types import Effect
 
 FILE_KINDS = frozenset({"read", "write", "delete"})
 # Two letters at least: `C:` is a drive. A path may hold a colon behind its first slash (`./a:b`).
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+_SCHEME = lazy_pattern(r"[A-Za-z][A-Za-z0-9+.-]+:")
 # What services hand out as ids, and what no one calls a file: 4711, a UUID, msg_01HZX…, TICKET-17, a mail address.
-_RECORD_ID = re.compile(
+_RECORD_ID = lazy_pattern(
     r"#?\d+|[A-Za-z]+[-_#]\d+|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9a-f]{24,}"
     r"|[A-Za-z]+_(?=[A-Za-z]*\d)[A-Za-z0-9]{8,}|[^\s/@]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+"
 )

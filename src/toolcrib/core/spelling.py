@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
+from toolcrib.core.lazy import lazy_pattern
 
-_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_]+")
-_DIGITS = re.compile(r"\d+")
+_WORDS = lazy_pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_]+")
+_DIGITS = lazy_pattern(r"\d+")
 _MAX_NAME_CHARS = 80
 # Short words are one letter apart without being misspelt (`to` and `too`, `min` and `max`, `date` and `data`).
 _SHORT_WORD = 3

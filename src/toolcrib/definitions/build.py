@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Collection, Iterable, Sequence
-from copy import deepcopy
+from types import NoneType
 from typing import Any
 
 import msgspec
 
 from toolcrib.code_execution import EXECUTE_CODE, script_tools
+from toolcrib.core.lazy import copy
 from toolcrib.core.types import SEARCH_TOOLS, JsonObject, ToolEntry
 from toolcrib.definitions.search import DeferMode, ToolDocument, ToolIndex, estimate_tokens, read_document, should_defer
 from toolcrib.registry.registry import ToolRegistry
@@ -109,7 +110,7 @@ class _PreparedTool(msgspec.Struct):
         """The definition for a caller. Callers share one deep copy, except for its top level."""
         if self._shared is None or not _is_same(self._shared, self.function):
             # On first use, or after a caller changed the shared copy: other callers must not see that.
-            self._shared = deepcopy(self.function)
+            self._shared = _copied(self.function)
         return {"type": "function", "function": self._shared.copy()}
 
     @property
@@ -216,7 +217,7 @@ class DefinitionBuilder:
             known.generation, known.selected = generation, selected
             return known
         # A copy, because an override function may change the object that it returned last time.
-        overrides = [{} if is_too_deep(given) else deepcopy(given) for given in overrides]
+        overrides = [{} if is_too_deep(given) else copy.deepcopy(given) for given in overrides]
         assembly = self._assembly(generation, selected, entries, overrides)
         for name, reason in assembly.set_aside.items():
             logger.error("tool %r is not offered: %s", name, reason)
@@ -284,12 +285,23 @@ class DefinitionBuilder:
     def _with_search(self, offered: list[_PreparedTool]) -> list[JsonObject]:
         tools = _definitions(offered)
         trio = [entry for name in SEARCH_TOOLS if (entry := self.registry.get_entry(name)) is not None]
-        tools += [{"type": "function", "function": deepcopy(self.registry.live_schema(entry))} for entry in trio]
+        tools += [{"type": "function", "function": copy.deepcopy(self.registry.live_schema(entry))} for entry in trio]
         return sorted(tools, key=lambda tool: str(tool["function"]["name"]))
 
 
 def _definitions(tools: Iterable[_PreparedTool]) -> list[JsonObject]:
     return [tool.definition() for tool in tools]
+
+
+def _copied(value: Any) -> Any:
+    """A deep copy; several times as fast as `deepcopy` for plain JSON values, which nearly all schemas consist of."""
+    if isinstance(value, (str, int, float, NoneType)):
+        return value
+    if type(value) is dict:
+        return {key: _copied(item) for key, item in value.items()}
+    if type(value) is list:
+        return [_copied(item) for item in value]
+    return copy.deepcopy(value)
 
 
 def _is_same(shared: JsonObject, function: JsonObject) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import json
 import math
-import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -13,6 +12,7 @@ from typing import Literal, Self
 
 import msgspec
 
+from toolcrib.core.lazy import lazy_pattern
 from toolcrib.core.types import JsonObject
 
 DeferMode = Literal["auto", "on", "off"]
@@ -24,11 +24,11 @@ MAX_QUERY_CHARS = 4_000
 _TERM_SATURATION = 1.5
 _LENGTH_WEIGHT = 0.75
 # camelCase, HTTPServer and letter-digit boundaries all separate words; letters of every script count.
-_CAMEL_BORDER = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_CAMEL_BORDER = lazy_pattern(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 # The names of MCP tools: `mcp__server__tool`, with only these characters.
 _OF_SERVER = "mcp__"
-_FOREIGN = re.compile(r"[^A-Za-z0-9_]")
-_WORD = re.compile(r"[^\W\d_]+|\d+")
+_FOREIGN = lazy_pattern(r"[^A-Za-z0-9_]")
+_WORD = lazy_pattern(r"[^\W\d_]+|\d+")
 
 
 class ToolMatch(msgspec.Struct, frozen=True):

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable
 from typing import Any
 
+from toolcrib.core.lazy import lazy_pattern
 from toolcrib.core.types import JsonObject
 from toolcrib.dispatch.schema import ROOT, CompiledSchema, allowed_types, child
 
@@ -20,7 +20,7 @@ _MAX_DEPTH = 64
 _MAX_STEPS = 50_000
 # What a double can hold; beyond it, "1e400" is more likely a mistake than a number.
 _MAX_EXPONENT = 308
-_JSON_NUMBER = re.compile(r"(-?)(0|[1-9][0-9]*)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]{1,4}))?")
+_JSON_NUMBER = lazy_pattern(r"(-?)(0|[1-9][0-9]*)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]{1,4}))?")
 _UNREAD: Any = object()
 
 

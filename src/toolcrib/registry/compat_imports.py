@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -24,6 +23,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from toolcrib.core.attempt import attempt
+from toolcrib.core.lazy import lazy_pattern
 
 if TYPE_CHECKING:
     from importlib.abc import Loader
@@ -82,7 +82,7 @@ BUILTIN_TOOL_MODULES = frozenset(
         *("session_search_tool", "skill_manager_tool", "skills_tool", "todo_tool", "vision_tools", "web_tools"),
         *("image_generation_tool", "video_generation_tool", "xai_video_tools", "tts_tool", "transcription_tools"),
         *("mixture_of_agents_tool", "homeassistant_tool", "x_search_tool", "discord_tool"),
-        *("feishu_doc_tool", "feishu_drive_tool"),
+        *("feishu_doc_tool", "feishu_drive_tool", "browser_tool", "browser_cdp_tool", "browser_dialog_tool"),
     )
 )
 """The modules of built-in tools. A file of that name beside a user's tool wins, because it may be the user's own."""
@@ -310,7 +310,7 @@ _PACKAGES = {
     "PIL": "pillow",
     "sklearn": "scikit-learn",
 }
-_MISSING_NAME = re.compile(r"cannot import name '(?P<name>\w+)' from '(?P<module>[\w.]+)'")
+_MISSING_NAME = lazy_pattern(r"cannot import name '(?P<name>\w+)' from '(?P<module>[\w.]+)'")
 
 
 def explain_missing_module(name: str) -> str:

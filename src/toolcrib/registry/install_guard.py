@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,6 +25,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from toolcrib.core.errors import PluginError
+from toolcrib.core.lazy import lazy_pattern, shlex
 
 MAX_SHELL_DEPTH = 4
 EXIT_REFUSED = 126
@@ -48,8 +48,8 @@ _OTHER_VERBS = {
 }
 _SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh", "fish", "cmd"})
 _ONLY_PRINT = frozenset({"echo", "printf", "grep", "which", "type", "whereis", "man", "ls", "cat", "test"})
-_PIP = re.compile(r"pip[-\d.]*")
-_SHELL_OPTION = re.compile(r"-\w*c|/[cC]")
+_PIP = lazy_pattern(r"pip[-\d.]*")
+_SHELL_OPTION = lazy_pattern(r"-\w*c|/[cC]")
 _SEPARATORS = ";&|()<>\n"
 _QUIET_OPTIONS = frozenset({"-q", "-qq", "--quiet", "--no-input", "--disable-pip-version-check"})
 # pip imports the module of a command with importlib, which raises no "import" event, so watch it run instead.

@@ -10,6 +10,7 @@ from typing import Any
 from toolcrib.config.redact import redact
 from toolcrib.core.attempt import attempt
 from toolcrib.core.errors import nearest_names
+from toolcrib.core.lazy import lazy_pattern
 
 MAX_ERROR_CHARS = 2000
 # More than enough to fill an error after cleaning; ignore the rest of a huge message.
@@ -17,7 +18,7 @@ MAX_CLEANED_CHARS = 8000
 MAX_REDACTED_CHARS = 1_000_000
 
 # Text that a model could mistake for conversation framing instead of an error message.
-_FRAMING = re.compile(
+_FRAMING = lazy_pattern(
     r"<!\[CDATA\[[\s\S]{0,2000}?\]\]>|<!\[CDATA\[|\]\]>"
     r"|</?\s{0,20}(?:tool_call|function_call|result|response|output|input|system|assistant|user)(?:\s[^>]{0,200})?/?>"
     r"|<\|[^|>\s]{1,40}\|>|\[/?INST\]"

@@ -6,28 +6,25 @@ from typing import Any
 
 from toolcrib.config.browser_settings import find_chromium, has_playwright
 from toolcrib.config.load import load_settings
-from toolcrib.config.paths import find_home
 from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import ConfigError
 from toolcrib.core.types import Effect, JsonObject, Unavailable
 from toolcrib.registry import registry
+from toolcrib.registry.availability import runs_in_place
+from toolcrib.tools.checks import config_text
 
 INSTALL = "run: pip install 'toolcrib[browser]'"
 CHROMIUM = "run: apt install chromium (or set browser.executable or browser.cdp_url)"
 MAX_CHARS = 100_000
 
 
+@runs_in_place
 def check_browser() -> bool | Unavailable:
     """Whether there is a browser and what drives it. Runs often, so it only looks for files."""
     if not has_playwright():
         return Unavailable("the package playwright is not installed", INSTALL)
-    try:
-        with open(find_home().config_file, encoding="utf-8") as file:  # noqa: PTH123
-            is_configured = "browser" in file.read()
-    except (OSError, UnicodeError):
-        is_configured = False
     # Most config files do not mention it, so they need not be parsed at every start.
-    if is_configured and (answer := _configured()) is not None:
+    if "browser" in config_text() and (answer := _configured()) is not None:
         return answer
     return True if find_chromium() else Unavailable("there is no Chromium on this machine", CHROMIUM)
 
