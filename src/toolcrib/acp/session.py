@@ -30,8 +30,7 @@ from msgspec import Struct
 from toolcrib.acp.approvals import EditorApprover
 from toolcrib.acp.commands import EditorCommands
 from toolcrib.acp.editor import EditorConnection, EditorRefused, Outbox
-from toolcrib.acp.editor_files import BufferTexts, EditorFiles
-from toolcrib.acp.editor_terminals import EditorTerminalRunner
+from toolcrib.acp.editor_environment import BufferTexts, EditorFiles, EditorTerminalRunner
 from toolcrib.acp.prompts import prompt_message, spoken_words
 from toolcrib.acp.tool_calls import text_content
 from toolcrib.acp.updates import EventTranslator, plan_update, replay, turn_usage, usage_update
