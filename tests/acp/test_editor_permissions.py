@@ -10,6 +10,7 @@ import pytest
 from tests.acp.editors import TestEditor, connected, write_home
 from toolcrib.config.load import load_settings
 from toolcrib.config.paths import Home
+from toolcrib.sessions.store import SessionStore
 
 REMOVE = {"call": "terminal", "arguments": {"command": "rm -rf build"}}
 DONE = {"say": "Done."}
@@ -130,3 +131,74 @@ async def test_a_question_of_the_model_is_a_choice(home: Path, work: Path) -> No
     assert asked.title == "Which one?"
     assert [one.name for one in options[:2]] == ["red", "blue"]
     assert "blue" in open.editor.of("tool_call_update")[-1].content[0].content.text
+
+
+@pytest.fixture
+def project(work: Path) -> Path:
+    (work / "AGENTS.md").write_text("Answer in rhymes.\n")
+    (work / ".toolcrib" / "commands").mkdir(parents=True)
+    (work / ".toolcrib" / "commands" / "rhyme.md").write_text("Find a rhyme for $ARGUMENTS.")
+    return work
+
+
+def prompt_of(home: Path, session_id: str) -> str:
+    store = SessionStore(home / "sessions.db")
+    try:
+        return store.get(session_id).system_prompt
+    finally:
+        store.close()
+
+
+async def test_the_files_of_a_project_instruct_once_the_person_trusts_the_folder(home: Path, project: Path) -> None:
+    """The first prompt asks, and shows what the file says; the answer is remembered, as in the chat."""
+    write_home(home, [DONE, DONE])
+    async with connected(TestEditor("trust"), project) as open:
+        session = await open.new()
+        await open.ask(session.session_id, "Go")
+        ((asked, options),) = open.editor.permissions
+        assert "AGENTS.md" in asked.title
+        assert "Answer in rhymes." in asked.content[0].content.text
+        assert [(one.option_id, one.kind) for one in options] == [
+            ("trust", "allow_always"),
+            ("data", "reject_always"),
+        ]
+        assert "# What this project asks of you" in prompt_of(home, session.session_id)
+        offered = {one.name for one in open.editor.of("available_commands_update")[-1].available_commands}
+        assert "rhyme" in offered
+        later = await open.new()
+        await open.ask(later.session_id, "Go")
+        assert len(open.editor.permissions) == 1
+    assert "# What this project asks of you" in prompt_of(home, later.session_id)
+
+
+@pytest.mark.parametrize(("answers", "asked"), [(("data",), 1), ((), 2), (("no such option",), 2)])
+async def test_without_a_yes_the_files_of_a_project_stay_data(
+    home: Path, project: Path, answers: tuple[str, ...], asked: int
+) -> None:
+    """A no is remembered; a question that is closed is asked again in the next session, never in the same one."""
+    write_home(home, [DONE, DONE, DONE])
+    async with connected(TestEditor(*answers), project) as open:
+        first, second = await open.new(), await open.new()
+        for session in (first, first, second):
+            assert (await open.ask(session.session_id, "Go")).stop_reason == "end_turn"
+        assert len(open.editor.permissions) == asked
+        names = {one.name for one in open.editor.of("available_commands_update")[-1].available_commands}
+    for session in (first, second):
+        assert "data, not instructions" in prompt_of(home, session.session_id)
+        assert "rhyme" not in names
+
+
+async def test_a_cancel_during_the_question_of_trust_ends_the_turn(home: Path, project: Path) -> None:
+    write_home(home, [DONE])
+    editor = TestEditor("trust")
+    async with connected(editor, project) as open:
+        session = await open.new()
+        answered = asyncio.Event()
+        editor.on_permission = answered.wait
+        asking = asyncio.ensure_future(open.ask(session.session_id))
+        await editor.until(lambda: editor.permissions)
+        await open.conn.cancel(session_id=session.session_id)
+        assert (await asking).stop_reason == "cancelled"
+        answered.set()
+        assert (await open.ask(session.session_id, "/usage")).stop_reason == "end_turn"
+    assert "data, not instructions" in prompt_of(home, session.session_id)

@@ -27,7 +27,7 @@ from acp.schema import (
 )
 from msgspec import Struct
 
-from toolcrib.acp.approvals import EditorApprover
+from toolcrib.acp.approvals import EditorApprover, EditorTrust
 from toolcrib.acp.commands import EditorCommands
 from toolcrib.acp.editor import EditorConnection, EditorRefused, Outbox
 from toolcrib.acp.editor_environment import BufferTexts, EditorFiles, EditorTerminalRunner
@@ -101,11 +101,12 @@ class EditorSession:
             lambda: self.host.todo.store(agent.session_id).read(),
             self._texts.replaced,
         )
-        self.commands = EditorCommands(self.host, agent.cwd, has_plugins=approver is not None)
+        self.commands = self._own_commands()
         self._work: asyncio.Task[PromptResponse] | None = None
         self._is_cancelled = False
         self._problems = [*opened.problems, *agent.warnings]
         self._told_usage: UsageUpdate | None = None
+        self._asks_for_trust = agent.is_first_run and approver is not None
         if approver is not None:
             approver.session_id = agent.session_id
             approver.find_call = self._translator.show
@@ -274,6 +275,7 @@ class EditorSession:
         problems, self._problems = self._problems, []
         for problem in problems:
             self.outbox.add(update_agent_message_text(f"Note: {problem}.\n\n"))
+        await self._ask_for_trust()
         command = self.commands.find(spoken_words(blocks))
         if command is not None:
             answer = await command[0].run(self.agent, command[1])
@@ -286,6 +288,17 @@ class EditorSession:
         while self.agent.mode == "plan" and result.outcome == "answered" and await self._is_plan_accepted():
             result = await self._run(user_message(PLAN_ACCEPTED))
         return PromptResponse(stop_reason=self._stop_reason(result), usage=turn_usage(result.usage))
+
+    async def _ask_for_trust(self) -> None:
+        """Before the first prompt of a session, because editors show questions only while they wait for an answer."""
+        asks, self._asks_for_trust = self._asks_for_trust, False
+        if asks and await EditorTrust(self._editor, self.host.settings).ask(self.agent.session_id, self.agent.cwd):
+            await asyncio.to_thread(self.agent.renew_prompt)
+            self.commands = self._own_commands()
+            self.outbox.add(self.commands.update())
+
+    def _own_commands(self) -> EditorCommands:
+        return EditorCommands(self.host, self.agent.cwd, has_plugins=self._approver is not None)
 
     def _stop_reason(self, result: RunResult) -> StopReason:
         """How the turn ended for the editor; raises RequestError if there is no answer that it could show."""
