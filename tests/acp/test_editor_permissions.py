@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from acp import RequestError
+from acp.schema import McpServerStdio
 
 from tests.acp.editors import TestEditor, connected, write_home
 from toolcrib.config.load import load_settings
@@ -202,3 +206,82 @@ async def test_a_cancel_during_the_question_of_trust_ends_the_turn(home: Path, p
         answered.set()
         assert (await open.ask(session.session_id, "/usage")).stop_reason == "end_turn"
     assert "data, not instructions" in prompt_of(home, session.session_id)
+
+
+QUESTION = {"call": "clarify", "arguments": {"question": "Which one?", "choices": ["red", "blue"]}}
+OPEN_QUESTION = {"call": "clarify", "arguments": {"question": "What name?"}}
+
+
+def answer_of(home: Path, session_id: str) -> str:
+    store = SessionStore(home / "sessions.db")
+    try:
+        return next(one.message.text for one in store.messages(session_id) if one.message.role == "tool")
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize(("question", "choices"), [(QUESTION, ["red", "blue"]), (OPEN_QUESTION, None)])
+async def test_a_question_of_the_model_is_a_form_where_the_editor_has_forms(
+    home: Path, work: Path, question: dict[str, Any], choices: list[str] | None
+) -> None:
+    write_home(home, [question, DONE])
+    editor = TestEditor()
+    editor.forms.append({"answer": "blue"})
+    async with connected(editor, work, forms=True) as open:
+        session = await open.new()
+        await open.ask(session.session_id)
+    ((message, mode),) = editor.elicitations
+    assert message == question["arguments"]["question"]
+    assert mode.requested_schema.required == ["answer"]
+    assert mode.requested_schema.properties["answer"].enum == choices
+    assert mode.tool_call_id == editor.of("tool_call")[0].tool_call_id
+    assert "blue" in answer_of(home, session.session_id)
+    assert editor.permissions == []
+
+
+@pytest.mark.parametrize(
+    "given", [None, {}, {"answer": "  "}, {"answer": 5}, {"other": "x"}, RequestError(-32000, "no")]
+)
+async def test_a_form_without_an_answer_is_no_answer(home: Path, work: Path, given: Any) -> None:
+    """A declined form, an empty one, a wrong one, and an editor that fails: the model hears it, and goes on."""
+    write_home(home, [OPEN_QUESTION, DONE])
+    editor = TestEditor()
+    editor.forms.append(given)
+    async with connected(editor, work, forms=True) as open:
+        session = await open.new()
+        assert (await open.ask(session.session_id)).stop_reason == "end_turn"
+    assert "gave no answer" in answer_of(home, session.session_id)
+
+
+async def test_an_open_question_without_forms_is_left_to_the_answer(home: Path, work: Path) -> None:
+    write_home(home, [OPEN_QUESTION, DONE])
+    async with connected(TestEditor(), work) as open:
+        session = await open.new()
+        await open.ask(session.session_id)
+    assert open.editor.permissions == []
+    assert "ask in your answer" in answer_of(home, session.session_id)
+
+
+ASKING_SERVER = Path(__file__).parents[1] / "mcp" / "servers" / "sdk_asking.py"
+FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+
+
+@pytest.mark.parametrize("forms", [True, False])
+async def test_a_question_of_an_mcp_server_reaches_the_editor(home: Path, work: Path, forms: bool) -> None:
+    """With forms the person answers; without them the server hears that nobody could."""
+    question = {"method": "elicitation/create", "params": {"message": "Who are you?", "requestedSchema": FORM}}
+    config = "mcp: {discovery_timeout: 30}\nacp: {mcp_trust: all}\n"
+    write_home(home, [{"call": "mcp__asking__ask", "arguments": question}, DONE], config)
+    server = McpServerStdio(name="asking", command=sys.executable, args=[str(ASKING_SERVER)], env=[])
+    editor = TestEditor()
+    editor.forms.append({"answer": "Ann"})
+    async with connected(editor, work, forms=forms) as open:
+        session = await open.new(mcp_servers=[server])
+        assert (await open.ask(session.session_id)).stop_reason == "end_turn"
+    answer = answer_of(home, session.session_id)
+    if forms:
+        assert "Ann" in answer
+        assert "The MCP server 'asking' asks" in editor.elicitations[0][0]
+    else:
+        assert "Ann" not in answer
+        assert editor.elicitations == []
