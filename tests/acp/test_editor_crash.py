@@ -125,10 +125,10 @@ async def until(is_so: Callable[[], Any]) -> None:
 
 async def loaded(home: Path, work: Path, session_id: str) -> TestEditor:
     """A new editor that loads the session, and says something there."""
+    write_home(home, [{"say": "Here again."}])
     async with started(TestEditor(), work) as (open, _):
         await open.conn.load_session(cwd=str(work), session_id=session_id, mcp_servers=[])
         shown = [*open.editor.updates]
-        write_home(home, [{"say": "Here again."}])
         assert (await open.ask(session_id, "Go on")).stop_reason == "end_turn"
     open.editor.updates = shown
     return open.editor

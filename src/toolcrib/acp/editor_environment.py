@@ -22,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+from acp import RequestError
 from acp.schema import TerminalOutputResponse
 from msgspec.structs import replace
 
@@ -267,7 +268,9 @@ class EditorTerminalRunner:
         )
         try:
             created = await self._editor.request(asked, ANSWER_SECONDS)
-        except EditorRefused:
+        except EditorRefused as error:
+            if not isinstance(error.__cause__, RequestError):
+                raise EnvironmentFailed(f"the command may have started in a terminal of the editor: {error}") from error
             # Nothing has run, so it runs in our own shell.
             return await self._environment.start(request, on_output)
         self._on_created(created.terminal_id)

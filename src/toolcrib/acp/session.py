@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -104,7 +105,7 @@ class EditorSession:
         self.commands = self._own_commands()
         self._work: asyncio.Task[PromptResponse] | None = None
         self._is_cancelled = False
-        self._problems = [*opened.problems, *agent.warnings]
+        self._problems = [*opened.problems, *agent.warnings, *_moved(agent)]
         self._told_usage: UsageUpdate | None = None
         self._asks_for_trust = agent.is_first_run and approver is not None
         if approver is not None:
@@ -236,7 +237,8 @@ class EditorSession:
     async def replay(self) -> None:
         """Show the whole conversation again, including what a summary replaced for the model."""
         stored = self.host.store.messages(self.agent.session_id, states=("live", "folded"))
-        self.outbox.add(*replay([one.message for one in stored], self.agent.cwd))
+        # Relative paths in it mean the folder in which it took place.
+        self.outbox.add(*replay([one.message for one in stored], self.agent.session.cwd or self.agent.cwd))
         plan = self.host.todo.store(self.agent.session_id).read()
         if plan:
             self.outbox.add(plan_update(plan))
@@ -359,6 +361,14 @@ class EditorSession:
             self.outbox.add(self._translator.in_terminal(call.call_id, terminal_id))
 
         return EditorTerminalRunner(environment, self._editor, self.agent.session_id, created).as_environment()
+
+
+def _moved(agent: Agent) -> list[str]:
+    """What to know about a session that goes on in another folder than it began in."""
+    began_in = agent.session.cwd
+    if agent.is_first_run or not began_in or os.path.realpath(began_in) == os.path.realpath(agent.cwd):
+        return []
+    return [f"this session began in {began_in}, and goes on in {agent.cwd}"]
 
 
 class _Decorator:
