@@ -17,10 +17,14 @@ from acp.agent.connection import AgentSideConnection
 from acp.client.connection import ClientSideConnection
 from acp.connection import StreamEvent
 from acp.schema import (
+    AcceptElicitationResponse,
     AllowedOutcome,
     ClientCapabilities,
     CreateTerminalResponse,
+    DeclineElicitationResponse,
     DeniedOutcome,
+    ElicitationCapabilities,
+    ElicitationFormCapabilities,
     FileSystemCapabilities,
     KillTerminalResponse,
     NewSessionResponse,
@@ -60,6 +64,9 @@ class TestEditor:
         self.terminals: dict[str, asyncio.subprocess.Process] = {}
         self.outputs: dict[str, bytes] = {}
         self.messages: list[dict[str, Any]] = []
+        self.forms: list[Any] = []
+        """What the person fills in: the fields, None to decline, or an error."""
+        self.elicitations: list[tuple[str, Any]] = []
         self.changed = asyncio.Event()
         self.on_permission: Callable[[], Any] | None = None
 
@@ -82,6 +89,15 @@ class TestEditor:
             return RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled"))
         chosen = AllowedOutcome(outcome="selected", option_id=self.answers.pop(0))
         return RequestPermissionResponse(outcome=chosen)
+
+    async def create_elicitation(self, message: str, mode: Any, **_: Any) -> Any:
+        self.elicitations.append((message, mode))
+        given = self.forms.pop(0)
+        if isinstance(given, Exception):
+            raise given
+        if given is None:
+            return DeclineElicitationResponse(action="decline")
+        return AcceptElicitationResponse(action="accept", content=given)
 
     async def read_text_file(self, session_id: str, path: str, line: Any = None, limit: Any = None, **_: Any) -> Any:
         if path not in self.buffers:
@@ -163,9 +179,10 @@ def write_home(home: Path, steps: Iterable[dict[str, Any]], config: str = "") ->
     (home / "config.yaml").write_text(model + config)
 
 
-def capabilities(*, files: bool = False, terminal: bool = False) -> ClientCapabilities:
+def capabilities(*, files: bool = False, terminal: bool = False, forms: bool = False) -> ClientCapabilities:
     fs = FileSystemCapabilities(read_text_file=files, write_text_file=files)
-    return ClientCapabilities(fs=fs, terminal=terminal)
+    elicitation = ElicitationCapabilities(form=ElicitationFormCapabilities()) if forms else None
+    return ClientCapabilities(fs=fs, terminal=terminal, elicitation=elicitation)
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ from acp.schema import McpServerStdio, TerminalOutputResponse, WaitForTerminalEx
 
 from tests.acp.editors import TestEditor, capabilities, connected, write_home
 from toolcrib.acp.editor import EditorConnection
-from toolcrib.acp.editor_terminals import EditorTerminal
+from toolcrib.acp.editor_environment import EditorTerminal
 from toolcrib.acp.prompts import prompt_message
 from toolcrib.core.errors import UsageError
 from toolcrib.sessions.store import SessionStore

@@ -60,10 +60,13 @@ ANSWERS = st.sampled_from(
         {"result": {"outcome": 5}},
         {"result": None},
         {"error": {"code": -1, "message": "no"}},
+        {"error": "no"},
+        {"error": {"code": "x"}},
+        [{"result": {"outcome": {"outcome": "cancelled"}}}, {"result": None}],
         None,
     ]
 )
-"""What the editor answers when it is asked for permission; None: nothing."""
+"""What the editor answers when it is asked for permission; a list: several times; None: nothing."""
 
 
 class RoughEditor:
@@ -149,8 +152,8 @@ class RoughEditor:
             if "method" in message:
                 self.transcript.append({"direction": "incoming", **message})
                 answer = next(self._answers, None) if "id" in message else None
-                if answer is not None:
-                    await self._send({"id": message["id"], **answer})
+                for one in answer if isinstance(answer, list) else filter(None, [answer]):
+                    await self._send({"id": message["id"], **one})
                 continue
             if isinstance(message.get("id"), int):
                 self.heard[message["id"]] = self.heard.get(message["id"], 0) + 1

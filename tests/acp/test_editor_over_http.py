@@ -118,6 +118,62 @@ async def test_the_socket_needs_the_token_and_no_foreign_page(home: Path, header
                 pass
 
 
+async def test_a_token_without_the_scope_to_chat_gets_no_socket(home: Path) -> None:
+    async with serving(home, [], WITH_EDITORS) as served:
+        token = served.server.tokens.create("meter", ["metrics", "approve"])
+        with pytest.raises(websockets.InvalidStatus):
+            async with asyncio.timeout(LIMIT_SECONDS), editing(served, TestEditor(), token):
+                pass
+
+
+async def test_a_token_without_the_scope_to_approve_cannot_approve_elsewhere_either(home: Path) -> None:
+    """Whoever may only chat sees that a call waits, and must ask somebody else."""
+    steps = [calls("remove", {"path": "build"}), "Removed."]
+    async with serving(home, steps, WITH_EDITORS) as served:
+        token = served.server.tokens.create("chatter", ["chat"])
+        async with editing(served, TestEditor("once"), token) as open:
+            session = await open.new()
+            asking = asyncio.ensure_future(open.ask(session.session_id))
+            await open.editor.until(lambda: "Waiting" in _thoughts(open.editor))
+            async with served.http() as owner, served.http(token) as chatter:
+                (waiting,) = (await owner.get("/api/approvals")).json()["approvals"]
+                path = f"/api/approvals/{waiting['id']}"
+                assert (await chatter.post(path, json={"choice": "once"})).status_code == 403
+                assert served.removed == []
+                await owner.post(path, json={"choice": "deny"})
+            await asking
+        assert served.removed == []
+        assert open.editor.permissions == []
+
+
+async def test_a_revoked_token_ends_the_connection_and_its_run(home: Path) -> None:
+    """At the next message of either side: what was let in once is not let in for ever."""
+    async with serving(home, [calls("wait", {}), "Done."], WITH_EDITORS) as served:
+        token = served.server.tokens.create("guest", ["chat"])
+        editor = TestEditor()
+        async with editing(served, editor, token) as open:
+            session = await open.new()
+            asking = asyncio.ensure_future(open.ask(session.session_id))
+            await editor.until(lambda: editor.of("tool_call"))
+            served.server.tokens.revoke("guest")
+            with pytest.raises(ConnectionError):
+                await open.conn.list_sessions()
+            with pytest.raises(ConnectionError):
+                await asking
+        async with asyncio.timeout(LIMIT_SECONDS):
+            while served.server.runs.working:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+
+async def test_a_frame_that_is_no_message_is_answered(home: Path) -> None:
+    async with serving(home, [], WITH_EDITORS) as served:
+        url, headers = served.url.replace("http", "ws", 1) + "/acp", {"Authorization": f"Bearer {served.token}"}
+        async with asyncio.timeout(LIMIT_SECONDS), connect(url, additional_headers=headers, proxy=None) as socket:
+            for sent, code in (("{", -32700), ("[]", -32600), ('{"id":[],"method":"x"}', -32600)):
+                await socket.send(sent)
+                assert json.loads(await socket.recv())["error"]["code"] == code
+
+
 async def test_without_the_setting_there_is_no_socket(home: Path) -> None:
     async with serving(home) as served, served.http() as http:
         answer: httpx2.Response = await http.get("/acp")

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from acp import RequestError
+from acp.schema import McpServerStdio
 
 from tests.acp.editors import TestEditor, connected, write_home
 from toolcrib.config.load import load_settings
 from toolcrib.config.paths import Home
+from toolcrib.sessions.store import SessionStore
 
 REMOVE = {"call": "terminal", "arguments": {"command": "rm -rf build"}}
 DONE = {"say": "Done."}
@@ -130,3 +135,153 @@ async def test_a_question_of_the_model_is_a_choice(home: Path, work: Path) -> No
     assert asked.title == "Which one?"
     assert [one.name for one in options[:2]] == ["red", "blue"]
     assert "blue" in open.editor.of("tool_call_update")[-1].content[0].content.text
+
+
+@pytest.fixture
+def project(work: Path) -> Path:
+    (work / "AGENTS.md").write_text("Answer in rhymes.\n")
+    (work / ".toolcrib" / "commands").mkdir(parents=True)
+    (work / ".toolcrib" / "commands" / "rhyme.md").write_text("Find a rhyme for $ARGUMENTS.")
+    return work
+
+
+def prompt_of(home: Path, session_id: str) -> str:
+    store = SessionStore(home / "sessions.db")
+    try:
+        return store.get(session_id).system_prompt
+    finally:
+        store.close()
+
+
+async def test_the_files_of_a_project_instruct_once_the_person_trusts_the_folder(home: Path, project: Path) -> None:
+    """The first prompt asks, and shows what the file says; the answer is remembered, as in the chat."""
+    write_home(home, [DONE, DONE])
+    async with connected(TestEditor("trust"), project) as open:
+        session = await open.new()
+        await open.ask(session.session_id, "Go")
+        ((asked, options),) = open.editor.permissions
+        assert "AGENTS.md" in asked.title
+        assert "Answer in rhymes." in asked.content[0].content.text
+        assert [(one.option_id, one.kind) for one in options] == [
+            ("trust", "allow_always"),
+            ("data", "reject_always"),
+        ]
+        assert "# What this project asks of you" in prompt_of(home, session.session_id)
+        offered = {one.name for one in open.editor.of("available_commands_update")[-1].available_commands}
+        assert "rhyme" in offered
+        later = await open.new()
+        await open.ask(later.session_id, "Go")
+        assert len(open.editor.permissions) == 1
+    assert "# What this project asks of you" in prompt_of(home, later.session_id)
+
+
+@pytest.mark.parametrize(("answers", "asked"), [(("data",), 1), ((), 2), (("no such option",), 2)])
+async def test_without_a_yes_the_files_of_a_project_stay_data(
+    home: Path, project: Path, answers: tuple[str, ...], asked: int
+) -> None:
+    """A no is remembered; a question that is closed is asked again in the next session, never in the same one."""
+    write_home(home, [DONE, DONE, DONE])
+    async with connected(TestEditor(*answers), project) as open:
+        first, second = await open.new(), await open.new()
+        for session in (first, first, second):
+            assert (await open.ask(session.session_id, "Go")).stop_reason == "end_turn"
+        assert len(open.editor.permissions) == asked
+        names = {one.name for one in open.editor.of("available_commands_update")[-1].available_commands}
+    for session in (first, second):
+        assert "data, not instructions" in prompt_of(home, session.session_id)
+        assert "rhyme" not in names
+
+
+async def test_a_cancel_during_the_question_of_trust_ends_the_turn(home: Path, project: Path) -> None:
+    write_home(home, [DONE])
+    editor = TestEditor("trust")
+    async with connected(editor, project) as open:
+        session = await open.new()
+        answered = asyncio.Event()
+        editor.on_permission = answered.wait
+        asking = asyncio.ensure_future(open.ask(session.session_id))
+        await editor.until(lambda: editor.permissions)
+        await open.conn.cancel(session_id=session.session_id)
+        assert (await asking).stop_reason == "cancelled"
+        answered.set()
+        assert (await open.ask(session.session_id, "/usage")).stop_reason == "end_turn"
+    assert "data, not instructions" in prompt_of(home, session.session_id)
+
+
+QUESTION = {"call": "clarify", "arguments": {"question": "Which one?", "choices": ["red", "blue"]}}
+OPEN_QUESTION = {"call": "clarify", "arguments": {"question": "What name?"}}
+
+
+def answer_of(home: Path, session_id: str) -> str:
+    store = SessionStore(home / "sessions.db")
+    try:
+        return next(one.message.text for one in store.messages(session_id) if one.message.role == "tool")
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize(("question", "choices"), [(QUESTION, ["red", "blue"]), (OPEN_QUESTION, None)])
+async def test_a_question_of_the_model_is_a_form_where_the_editor_has_forms(
+    home: Path, work: Path, question: dict[str, Any], choices: list[str] | None
+) -> None:
+    write_home(home, [question, DONE])
+    editor = TestEditor()
+    editor.forms.append({"answer": "blue"})
+    async with connected(editor, work, forms=True) as open:
+        session = await open.new()
+        await open.ask(session.session_id)
+    ((message, mode),) = editor.elicitations
+    assert message == question["arguments"]["question"]
+    assert mode.requested_schema.required == ["answer"]
+    assert mode.requested_schema.properties["answer"].enum == choices
+    assert mode.tool_call_id == editor.of("tool_call")[0].tool_call_id
+    assert "blue" in answer_of(home, session.session_id)
+    assert editor.permissions == []
+
+
+@pytest.mark.parametrize(
+    "given", [None, {}, {"answer": "  "}, {"answer": 5}, {"other": "x"}, RequestError(-32000, "no")]
+)
+async def test_a_form_without_an_answer_is_no_answer(home: Path, work: Path, given: Any) -> None:
+    """A declined form, an empty one, a wrong one, and an editor that fails: the model hears it, and goes on."""
+    write_home(home, [OPEN_QUESTION, DONE])
+    editor = TestEditor()
+    editor.forms.append(given)
+    async with connected(editor, work, forms=True) as open:
+        session = await open.new()
+        assert (await open.ask(session.session_id)).stop_reason == "end_turn"
+    assert "gave no answer" in answer_of(home, session.session_id)
+
+
+async def test_an_open_question_without_forms_is_left_to_the_answer(home: Path, work: Path) -> None:
+    write_home(home, [OPEN_QUESTION, DONE])
+    async with connected(TestEditor(), work) as open:
+        session = await open.new()
+        await open.ask(session.session_id)
+    assert open.editor.permissions == []
+    assert "ask in your answer" in answer_of(home, session.session_id)
+
+
+ASKING_SERVER = Path(__file__).parents[1] / "mcp" / "servers" / "sdk_asking.py"
+FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+
+
+@pytest.mark.parametrize("forms", [True, False])
+async def test_a_question_of_an_mcp_server_reaches_the_editor(home: Path, work: Path, forms: bool) -> None:
+    """With forms the person answers; without them the server hears that nobody could."""
+    question = {"method": "elicitation/create", "params": {"message": "Who are you?", "requestedSchema": FORM}}
+    config = "mcp: {discovery_timeout: 30}\nacp: {mcp_trust: all}\n"
+    write_home(home, [{"call": "mcp__asking__ask", "arguments": question}, DONE], config)
+    server = McpServerStdio(name="asking", command=sys.executable, args=[str(ASKING_SERVER)], env=[])
+    editor = TestEditor()
+    editor.forms.append({"answer": "Ann"})
+    async with connected(editor, work, forms=forms) as open:
+        session = await open.new(mcp_servers=[server])
+        assert (await open.ask(session.session_id)).stop_reason == "end_turn"
+    answer = answer_of(home, session.session_id)
+    if forms:
+        assert "Ann" in answer
+        assert "The MCP server 'asking' asks" in editor.elicitations[0][0]
+    else:
+        assert "Ann" not in answer
+        assert editor.elicitations == []

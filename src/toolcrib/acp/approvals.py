@@ -1,4 +1,7 @@
-"""Approvals and questions in the editor: each permission request carries the exact command, its scope and reasons."""
+"""Approvals and questions in the editor: each permission request carries the exact command, its scope and reasons.
+
+Also asked there: whether a project's instructions and commands may count as the person's.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,25 @@ from acp.schema import (
 
 from toolcrib.acp.editor import EditorConnection, EditorRefused
 from toolcrib.acp.tool_calls import Content, ShownCall, fenced, kind_of, text_content
+from toolcrib.agent.prompt import FolderTrust, TrustQuestion, find_project_file, limited, trust_questions
+from toolcrib.agent.prompt_commands import project_commands
 from toolcrib.approval.approvers.escape import visible
 from toolcrib.approval.approvers.question import describe_grant, describe_scopes
 from toolcrib.approval.grants import suggest
+from toolcrib.config.settings import Settings
 from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest, Choice
 from toolcrib.core.context import NO_ANSWER, ToolContext
 
 ONCE, SESSION, ALWAYS, DENY = "once", "session", "always", "deny"
 CHOICES: dict[str, Choice] = {ONCE: "once", SESSION: "session", ALWAYS: "always", DENY: "deny"}
 SKIP = "skip"
+TRUST, DATA = "trust", "data"
+TRUST_OPTIONS = (
+    PermissionOption(option_id=TRUST, name="Yes, I trust this folder", kind="allow_always"),
+    PermissionOption(option_id=DATA, name="No", kind="reject_always"),
+)
+SHOWN_FILE_CHARS = 2_000
+"""Of a project's file, in the question whether to trust it."""
 ANSWER = "answer"
 
 FindCall = Callable[[str], ShownCall | None]
@@ -109,6 +122,51 @@ def _explanation(request: ApprovalRequest) -> list[Content]:
 def _shown_command(command: str) -> str:
     """The command line by line, with whatever would hide or reorder parts of it spelled out."""
     return "\n".join(visible(line) for line in command.split("\n"))
+
+
+class EditorTrust:
+    """Asks in the editor whether the files of a project count; without an answer they stay data."""
+
+    def __init__(self, editor: EditorConnection, settings: Settings) -> None:
+        self._editor = editor
+        self._settings = settings
+
+    async def ask(self, session_id: str, cwd: str) -> bool:
+        """Ask what the person has not answered before; whether something is trusted now that was not."""
+        home, is_changed = self._settings.home, False
+        if not self._settings.agent.project_files:
+            return False
+        for number, one in enumerate(trust_questions(home, find_project_file(cwd), project_commands(cwd))):
+            asked = self._editor.client.request_permission(
+                session_id=session_id, tool_call=_trust_call(number, one), options=list(TRUST_OPTIONS)
+            )
+            try:
+                outcome = (await self._editor.request(asked, self._settings.acp.approval_timeout)).outcome
+            except EditorRefused:
+                return is_changed
+            if not isinstance(outcome, AllowedOutcome) or outcome.option_id not in (TRUST, DATA):
+                return is_changed
+            FolderTrust(home).remember(one.file, is_trusted=outcome.option_id == TRUST)
+            is_changed = is_changed or outcome.option_id == TRUST
+        return is_changed
+
+
+def _trust_call(number: int, one: TrustQuestion) -> ToolCallUpdate:
+    file = one.file
+    lines = [
+        f"{file.name} in {visible(file.folder)} has {one.has}.",
+        *([f"Note that {file.order}."] if file.order else ()),
+        one.question,
+        fenced(_shown_command(limited(file.text, SHOWN_FILE_CHARS)), ""),
+    ]
+    return ToolCallUpdate(
+        tool_call_id=f"trust-{number}",
+        title=f"Trust {file.name} in {visible(file.folder)}?",
+        kind="other",
+        status="pending",
+        content=[text_content("\n\n".join(lines))],
+        raw_input={"file": file.name, "folder": file.folder},
+    )
 
 
 class EditorAsker:

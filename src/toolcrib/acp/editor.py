@@ -11,7 +11,14 @@ from typing import Any, TypeVar
 
 from acp import RequestError
 from acp.interfaces import Client
-from acp.schema import AgentMessageChunk, AgentThoughtChunk, ClientCapabilities, TextContentBlock, UserMessageChunk
+from acp.schema import (
+    AgentMessageChunk,
+    AgentThoughtChunk,
+    ClientCapabilities,
+    TextContentBlock,
+    ToolCallProgress,
+    UserMessageChunk,
+)
 
 from toolcrib.core.errors import ToolcribError
 
@@ -77,17 +84,59 @@ class EditorConnection:
         self._is_closed = True
 
 
+class WaitingUpdate:
+    """An update that waits to be sent, and takes in what may go out with it."""
+
+    def __init__(self, update: Any) -> None:
+        self._update = update
+        self._text = _text_of(update)
+        self._more: list[str] = []
+        self._length = len(self._text or "")
+
+    def takes_text(self, update: Any) -> bool:
+        """Whether this is a text that continues with the update; if so, it has the rest now."""
+        more = _text_of(update)
+        if more is None or self._text is None or self._length >= MERGED_CHARS:
+            return False
+        if type(update) is not type(self._update) or update.message_id != self._update.message_id:
+            return False
+        self._more.append(more)
+        self._length += len(more)
+        return True
+
+    def take_newer(self, update: ToolCallProgress) -> None:
+        """What a later update says about the same call replaces what was to be said."""
+        said = {name: value for name in update.model_fields_set if (value := getattr(update, name)) is not None}
+        self._update = self._update.model_copy(update=said)
+
+    def joined(self) -> Any:
+        if not self._more:
+            return self._update
+        text = "".join([self._text or "", *self._more])
+        return self._update.model_copy(update={"content": TextContentBlock(type="text", text=text)})
+
+
 class Outbox:
-    """Sends the updates of one session in order; text that waits goes out in larger pieces. Any thread may add."""
+    """Sends the updates of one session in order. Any thread may add.
+
+    What waits, because the editor does not read, grows with the conversation and not with time: pieces of a text are
+    joined, and the latest output of a call replaces the one before it.
+    """
 
     def __init__(self, editor: EditorConnection, session_id: str) -> None:
         self._editor = editor
         self._session_id = session_id
-        self._waiting: deque[Any] = deque()
+        self._waiting: deque[WaitingUpdate] = deque()
+        self._calls: dict[str, WaitingUpdate] = {}
+        """The waiting updates of calls, by the call."""
         self._filled, self._empty = asyncio.Event(), asyncio.Event()
         self._empty.set()
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self._sender = asyncio.ensure_future(self._send())
+
+    def __len__(self) -> int:
+        """How many updates wait."""
+        return len(self._waiting)
 
     def add(self, *updates: Any) -> None:
         if threading.get_ident() != self._thread:
@@ -97,10 +146,24 @@ class Outbox:
         self._add(updates)
 
     def _add(self, updates: tuple[Any, ...]) -> None:
-        if updates and not self._sender.done():
-            self._waiting.extend(updates)
-            self._empty.clear()
-            self._filled.set()
+        if not updates or self._sender.done():
+            return
+        for update in updates:
+            self._add_one(update)
+        self._empty.clear()
+        self._filled.set()
+
+    def _add_one(self, update: Any) -> None:
+        if isinstance(update, ToolCallProgress):
+            if update.tool_call_id in self._calls:
+                self._calls[update.tool_call_id].take_newer(update)
+                return
+            waiting = self._calls[update.tool_call_id] = WaitingUpdate(update)
+        elif self._waiting and self._waiting[-1].takes_text(update):
+            return
+        else:
+            waiting = WaitingUpdate(update)
+        self._waiting.append(waiting)
 
     async def flush(self) -> None:
         """Wait until everything is sent, unless the editor no longer reads."""
@@ -110,37 +173,31 @@ class Outbox:
 
     def close(self) -> None:
         self._sender.cancel()
-        self._waiting.clear()
+        self._clear()
         self._empty.set()
+
+    def _clear(self) -> None:
+        self._waiting.clear()
+        self._calls.clear()
 
     async def _send(self) -> None:
         while True:
             await self._filled.wait()
             while self._waiting:
-                update = self._merged(self._waiting.popleft())
+                update = self._waiting.popleft().joined()
+                if isinstance(update, ToolCallProgress):
+                    del self._calls[update.tool_call_id]
                 try:
                     await self._editor.client.session_update(session_id=self._session_id, update=update)
                 except (ConnectionError, RequestError):
                     # The editor has gone; the session has everything on disk.
-                    self._waiting.clear()
+                    self._clear()
             self._filled.clear()
             self._empty.set()
 
-    def _merged(self, update: Any) -> Any:
-        """The update, joined with the pieces of the same text that follow it."""
-        if not _is_text(update) or not self._waiting or not _continues(update, self._waiting[0]):
-            return update
-        pieces, length = [update.content.text], len(update.content.text)
-        while self._waiting and length < MERGED_CHARS and _continues(update, self._waiting[0]):
-            text = self._waiting.popleft().content.text
-            pieces.append(text)
-            length += len(text)
-        return update.model_copy(update={"content": TextContentBlock(type="text", text="".join(pieces))})
 
-
-def _is_text(update: Any) -> bool:
-    return isinstance(update, Chunk) and isinstance(update.content, TextContentBlock)
-
-
-def _continues(update: Any, following: Any) -> bool:
-    return type(following) is type(update) and _is_text(following) and following.message_id == update.message_id
+def _text_of(update: Any) -> str | None:
+    """The text of a piece of a message or a thought; None for any other update."""
+    if isinstance(update, Chunk) and isinstance(update.content, TextContentBlock):
+        return update.content.text
+    return None

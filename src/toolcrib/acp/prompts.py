@@ -43,10 +43,10 @@ def prompt_message(blocks: Sequence[Any]) -> Message:
             case AudioContentBlock():
                 media.append(Audio(media_type=block.mime_type, data=block.data))
             case ResourceContentBlock():
-                words.append(f"@{path_of(block.uri)}")
+                words.append(_mention(block.uri))
             case EmbeddedResourceContentBlock():
                 name = path_of(block.resource.uri)
-                words.append(f"@{name}")
+                words.append(_mention(block.resource.uri))
                 whole = _attached(block.resource, media)
                 text = whole[:room] + ("\n[cut here]" if len(whole) > room else "")
                 room -= min(room, len(whole))
@@ -74,6 +74,11 @@ def path_of(uri: str) -> str:
     if parts.scheme != "file":
         return uri
     return unquote(parts.path) + (f"#{parts.fragment}" if parts.fragment else "")
+
+
+def _mention(uri: str) -> str:
+    """A file as a word of the prompt, on one line: whoever named it must not put words into the person's mouth."""
+    return f"@{' '.join(path_of(uri).split())}"
 
 
 def _joined(words: Iterable[str]) -> str:

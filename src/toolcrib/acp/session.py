@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -27,11 +28,10 @@ from acp.schema import (
 )
 from msgspec import Struct
 
-from toolcrib.acp.approvals import EditorApprover
+from toolcrib.acp.approvals import EditorApprover, EditorTrust
 from toolcrib.acp.commands import EditorCommands
 from toolcrib.acp.editor import EditorConnection, EditorRefused, Outbox
-from toolcrib.acp.editor_files import BufferTexts, EditorFiles
-from toolcrib.acp.editor_terminals import EditorTerminalRunner
+from toolcrib.acp.editor_environment import BufferTexts, EditorFiles, EditorTerminalRunner
 from toolcrib.acp.prompts import prompt_message, spoken_words
 from toolcrib.acp.tool_calls import text_content
 from toolcrib.acp.updates import EventTranslator, plan_update, replay, turn_usage, usage_update
@@ -102,11 +102,12 @@ class EditorSession:
             lambda: self.host.todo.store(agent.session_id).read(),
             self._texts.replaced,
         )
-        self.commands = EditorCommands(self.host, agent.cwd, has_plugins=approver is not None)
+        self.commands = self._own_commands()
         self._work: asyncio.Task[PromptResponse] | None = None
         self._is_cancelled = False
-        self._problems = [*opened.problems, *agent.warnings]
+        self._problems = [*opened.problems, *agent.warnings, *_moved(agent)]
         self._told_usage: UsageUpdate | None = None
+        self._asks_for_trust = agent.is_first_run and approver is not None
         if approver is not None:
             approver.session_id = agent.session_id
             approver.find_call = self._translator.show
@@ -236,7 +237,8 @@ class EditorSession:
     async def replay(self) -> None:
         """Show the whole conversation again, including what a summary replaced for the model."""
         stored = self.host.store.messages(self.agent.session_id, states=("live", "folded"))
-        self.outbox.add(*replay([one.message for one in stored], self.agent.cwd))
+        # Relative paths in it mean the folder in which it took place.
+        self.outbox.add(*replay([one.message for one in stored], self.agent.session.cwd or self.agent.cwd))
         plan = self.host.todo.store(self.agent.session_id).read()
         if plan:
             self.outbox.add(plan_update(plan))
@@ -275,6 +277,7 @@ class EditorSession:
         problems, self._problems = self._problems, []
         for problem in problems:
             self.outbox.add(update_agent_message_text(f"Note: {problem}.\n\n"))
+        await self._ask_for_trust()
         command = self.commands.find(spoken_words(blocks))
         if command is not None:
             answer = await command[0].run(self.agent, command[1])
@@ -287,6 +290,17 @@ class EditorSession:
         while self.agent.mode == "plan" and result.outcome == "answered" and await self._is_plan_accepted():
             result = await self._run(user_message(PLAN_ACCEPTED))
         return PromptResponse(stop_reason=self._stop_reason(result), usage=turn_usage(result.usage))
+
+    async def _ask_for_trust(self) -> None:
+        """Before the first prompt of a session, because editors show questions only while they wait for an answer."""
+        asks, self._asks_for_trust = self._asks_for_trust, False
+        if asks and await EditorTrust(self._editor, self.host.settings).ask(self.agent.session_id, self.agent.cwd):
+            await asyncio.to_thread(self.agent.renew_prompt)
+            self.commands = self._own_commands()
+            self.outbox.add(self.commands.update())
+
+    def _own_commands(self) -> EditorCommands:
+        return EditorCommands(self.host, self.agent.cwd, has_plugins=self._approver is not None)
 
     def _stop_reason(self, result: RunResult) -> StopReason:
         """How the turn ended for the editor; raises RequestError if there is no answer that it could show."""
@@ -347,6 +361,14 @@ class EditorSession:
             self.outbox.add(self._translator.in_terminal(call.call_id, terminal_id))
 
         return EditorTerminalRunner(environment, self._editor, self.agent.session_id, created).as_environment()
+
+
+def _moved(agent: Agent) -> list[str]:
+    """What to know about a session that goes on in another folder than it began in."""
+    began_in = agent.session.cwd
+    if agent.is_first_run or not began_in or os.path.realpath(began_in) == os.path.realpath(agent.cwd):
+        return []
+    return [f"this session began in {began_in}, and goes on in {agent.cwd}"]
 
 
 class _Decorator:

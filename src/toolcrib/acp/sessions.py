@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -163,8 +164,12 @@ class EditorSessions:
 
     def list(self, cwd: str | None, cursor: str | None) -> ListSessionsResponse:
         """The sessions with messages, newest first."""
-        at = int(cursor) if cursor and cursor.isdecimal() else 0
-        found = self._hosts.store.list(limit=LISTED, offset=at, cwd=cwd, owner=self._hosts.owner)
+        if cursor and not cursor.isdecimal():
+            raise UsageError(f"the cursor {cursor!r} is not one that this list gave")
+        at, folder = int(cursor or 0), os.path.normpath(cwd) if cwd else None
+        found = self._hosts.store.list(
+            limit=LISTED, offset=at, cwd=folder, owner=self._hosts.owner, include_empty=False
+        )
         infos = [
             SessionInfo(
                 session_id=one.id,
@@ -173,7 +178,7 @@ class EditorSessions:
                 updated_at=datetime.fromtimestamp(one.updated_at, UTC).isoformat().replace("+00:00", "Z"),
             )
             for one in found
-            if one.message_count and self._hosts.may_open(one)
+            if self._hosts.may_open(one)
         ]
         return ListSessionsResponse(sessions=infos, next_cursor=str(at + LISTED) if len(found) == LISTED else None)
 
@@ -195,6 +200,9 @@ class EditorSessions:
         except BaseException:
             await self._hosts.close(opened.host)
             raise
+        if stored is not None:
+            # The process that had the session may have been killed; its commands must not run on.
+            await asyncio.to_thread(opened.host.runtime.terminal.start_recovery)
         session = EditorSession(self._editor, agent, opened)
         if opened.approver is not None:
             session.use_editor()
@@ -217,7 +225,7 @@ def _existing_folder(cwd: str) -> str:
     folder = Path(cwd)
     if not folder.is_absolute() or not folder.is_dir():
         raise UsageError(f"the working folder {cwd!r} must be an existing folder, as an absolute path")
-    return str(folder)
+    return os.path.normpath(cwd)
 
 
 FROM_EDITOR = "-editor"

@@ -78,13 +78,9 @@ class StdioTransport:
             if not line.strip():
                 continue
             try:
-                message = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                await self._complain(PARSE_ERROR, f"the line is not JSON: {error}")
-                continue
-            if is_message(message):
-                return dict(message)
-            await self._complain(INVALID_REQUEST, "the line is not a JSON-RPC message")
+                return decoded(line)
+            except InvalidMessage as error:
+                await self._complain(error.code, str(error))
 
     async def _skip_line(self, consumed: int) -> None:
         while True:
@@ -98,10 +94,38 @@ class StdioTransport:
                 return
 
     async def _complain(self, code: int, message: str) -> None:
-        await self.send({"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message}})
+        await self.send(complaint(code, message))
 
     async def close(self) -> None:
         self._writer.close()
+
+
+class InvalidMessage(UsageError):
+    """What the editor sent is no message."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def decoded(text: str | bytes) -> dict[str, Any]:
+    """A message that the SDK can take; raises InvalidMessage."""
+    try:
+        message = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidMessage(PARSE_ERROR, f"this is not JSON: {error}") from error
+    if not is_message(message):
+        raise InvalidMessage(INVALID_REQUEST, "this is not a JSON-RPC message")
+    failure = message.get("error")
+    if failure is not None and not isinstance(failure, dict):
+        # The SDK would end the connection; whoever asked must hear that the request has failed.
+        return {**message, "error": {"code": INVALID_REQUEST, "message": str(failure)}}
+    return dict(message)
+
+
+def complaint(code: int, message: str) -> dict[str, Any]:
+    """The answer to something that is no message."""
+    return {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message}}
 
 
 def is_message(message: Any) -> bool:

@@ -301,6 +301,12 @@ class Agent:
         self._auxiliary = self.host.auxiliary((self._provider, self.model), self._spent)
         self.host.store.update(self.session_id, model=self.model, provider=self._provider.name)
 
+    def renew_prompt(self) -> None:
+        """Build the system prompt again before the first question, because the person now trusts the project."""
+        self._require_rest("changing its prompt")
+        if self.is_first_run and not self._own_prompt:
+            self.system_prompt = self._prompt(msgspec.structs.replace(self.session, system_prompt=""))
+
     def undo(self) -> int:
         """Remove the latest question and everything after it; returns the number of messages. Does not change files."""
         self._require_rest("removing messages")

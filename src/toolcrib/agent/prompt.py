@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Literal
@@ -100,6 +100,33 @@ class FolderTrust:
             return msgspec.json.decode(self._path.read_bytes(), type=dict[str, FolderAnswer])
         except (OSError, msgspec.MsgspecError, ValueError):
             return {}  # Nothing is trusted if nothing can be read.
+
+
+class TrustQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """Something to ask the person once about a project's file; without an answer its text stays data."""
+
+    file: ProjectFile
+    has: str
+    """What the file has, after its name."""
+    question: str
+    """What a yes means, and what happens otherwise."""
+
+
+def trust_questions(
+    home: Home, instructions: ProjectFile | None, commands: ProjectFile | None
+) -> Iterator[TrustQuestion]:
+    """What is still to be asked about a project; an answer remembered meanwhile may settle the next question."""
+    trust = FolderTrust(home)
+    if instructions is not None and trust.state(instructions) == "unknown":
+        yield TrustQuestion(
+            file=instructions,
+            has="instructions for the agent",
+            question="Follow them? Otherwise the agent reads them as data.",
+        )
+    if commands is not None and trust.state(commands) == "unknown":
+        yield TrustQuestion(
+            file=commands, has="slash commands for this chat", question="Use them? Otherwise they are left out."
+        )
 
 
 def project_section(cwd: str, home: Home) -> str:

@@ -6,7 +6,6 @@ token with the scope `approve`, on the page, or on the server's machine.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +18,7 @@ from toolcrib.acp.agent import EditorAgent
 from toolcrib.acp.editor import EditorConnection
 from toolcrib.acp.session import EditorSession, OpenedHost
 from toolcrib.acp.sessions import EditorSessions
-from toolcrib.acp.transport import encoded, is_message
+from toolcrib.acp.transport import InvalidMessage, complaint, decoded, encoded
 from toolcrib.agent.events import OnEvent, RunResult
 from toolcrib.agent.host import AgentHost
 from toolcrib.core.approvals import Mode
@@ -89,13 +88,11 @@ class SocketTransport:
     async def receive(self) -> dict[str, Any] | None:
         while True:
             try:
-                message = json.loads(await self._socket.receive_text())
+                return decoded(await self._socket.receive_text())
             except (WebSocketDisconnect, RuntimeError, KeyError):
                 return None  # A KeyError: a frame with bytes.
-            except (ValueError, RecursionError):
-                continue
-            if is_message(message):
-                return dict(message)
+            except InvalidMessage as error:
+                await self.send(complaint(error.code, str(error)))
 
     async def close(self) -> None:
         return None

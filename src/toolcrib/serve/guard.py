@@ -33,6 +33,7 @@ FAILURES_PER_WINDOW = 30
 page could lock the owner out by sending wrong ones."""
 SIGNED = " webhooks"
 """Who makes signed requests, for the count of requests; no token has such a name."""
+REFUSED_SOCKET = {"type": "websocket.close", "code": 1008}
 BODY_SECONDS = 30.0
 """How long a request may take to send its body."""
 
@@ -136,9 +137,28 @@ class AccessMiddleware:
             "%s WEBSOCKET %s", identity.name if identity is not None else "-", path.encode("unicode_escape")
         )
         if identity is None:
-            await send({"type": "websocket.close", "code": 1008})
+            await send(REFUSED_SOCKET)
             return
-        await self._app({**scope, IDENTITY: identity}, receive, send)
+
+        def is_valid() -> bool:
+            try:
+                return self._identify(headers, "GET") == identity
+            except (TokenError, OSError):
+                logger.exception("cannot read the tokens")
+                return False
+
+        # A connection lasts for days, and its token may be revoked meanwhile.
+        async def receive_while_valid() -> Message:
+            message = await receive()
+            if message["type"] != "websocket.receive" or is_valid():
+                return message
+            await send(REFUSED_SOCKET)
+            return {"type": "websocket.disconnect", "code": REFUSED_SOCKET["code"]}
+
+        async def send_while_valid(message: Message) -> None:
+            await send(message if message["type"] != "websocket.send" or is_valid() else REFUSED_SOCKET)
+
+        await self._app({**scope, IDENTITY: identity}, receive_while_valid, send_while_valid)
 
     def _check(self, scope: Scope, headers: Headers) -> tuple[Response | None, TokenIdentity | None]:
         guard, method, path = self._guard, scope["method"], scope["path"]

@@ -519,15 +519,18 @@ class SessionStore:
         offset: int = 0,
         source: str | None = None,
         include_hidden: bool = False,
+        include_empty: bool = True,
         cwd: str | None = None,
         owner: str | None = None,
     ) -> builtins.list[Session]:
-        """Sessions, most recently used first; of one owner, or of all."""
+        """Sessions, most recently used first; of one owner, or of all; with those that have no messages, or without."""
         conditions: dict[str, tuple[Any, ...]] = {}
         if source is not None:
             conditions["source = ?"] = (source,)
         elif not include_hidden:
             conditions[VISIBLE] = ()
+        if not include_empty:
+            conditions["message_count > 0"] = ()
         if cwd is not None:
             conditions["cwd = ?"] = (cwd,)
         if owner is not None:

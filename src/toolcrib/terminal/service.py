@@ -220,6 +220,10 @@ class TerminalService:
     def override_of(self, task: str) -> Mapping[str, str]:
         return self._on_loop().pool.override_of(task)
 
+    def start_recovery(self) -> None:
+        """Begin to look after what earlier processes of ours left running, without waiting for it."""
+        self._on_loop()
+
     def recover(self) -> RecoveryReport:
         """End or take over what earlier processes of ours left running, once; says what was found."""
         made = self._on_loop()

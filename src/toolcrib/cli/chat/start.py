@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.host import AgentHost
-from toolcrib.agent.prompt import FolderTrust, ProjectFile, find_project_file
+from toolcrib.agent.prompt import FolderTrust, ProjectFile, find_project_file, trust_questions
 from toolcrib.api import adopt_runtime
 from toolcrib.cli.chat.options import ChatOptions
 from toolcrib.cli.output import one_line, stdout_reserved
@@ -21,8 +21,6 @@ from toolcrib.core.models import Provider
 from toolcrib.core.ports import Approver
 from toolcrib.registry.default import registry
 
-INSTRUCTIONS = ("instructions for the agent", "Follow them? Otherwise the agent reads them as data.")
-COMMANDS = ("slash commands for this chat", "Use them? Otherwise they are left out.")
 AskLine = Callable[[str], Awaitable[str | None]]
 
 DEFAULT_MODEL_LINE = (
@@ -80,18 +78,16 @@ async def ask_to_trust(
     if options.resume is not None or not settings.agent.project_files:
         return
     folder = os.path.abspath(os.path.expanduser(options.cwd or os.curdir))  # noqa: ASYNC240, PTH100, PTH111
-    trust = FolderTrust(settings.home)
-    for file, about in ((find_project_file(folder), INSTRUCTIONS), (commands_of(folder), COMMANDS)):
-        if file is None or trust.state(file) != "unknown":
-            continue
+    for one in trust_questions(settings.home, find_project_file(folder), commands_of(folder)):
+        file = one.file
         lines = [
-            f"{file.name} in {one_line(file.folder)} has {about[0]}.",
+            f"{file.name} in {one_line(file.folder)} has {one.has}.",
             *([f"Note that {file.order}."] if file.order else ()),
-            f"{about[1]} [y/N] ",
+            f"{one.question} [y/N] ",
         ]
         answer = (await ask_line("\n".join(lines)) or "").strip().lower()
         if answer:
-            trust.remember(file, is_trusted=answer in ("y", "yes"))
+            FolderTrust(settings.home).remember(file, is_trusted=answer in ("y", "yes"))
 
 
 def default_model_notice(provider: Provider, options: ChatOptions, host: AgentHost) -> str:
