@@ -96,12 +96,19 @@ STEPS = (
             "ALTER TABLE workspaces ADD COLUMN rules BLOB NOT NULL DEFAULT x''",
         )
     ),
+    Migration(
+        (
+            "DROP TABLE folders",
+            "DELETE FROM workspaces",
+            "ALTER TABLE workspaces ADD COLUMN tree BLOB NOT NULL DEFAULT x''",
+        )
+    ),
 )
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(FileState).decode
-decode_listing = msgspec.msgpack.Decoder(dict[bytes, FileState]).decode
-"""Reads what a scan found in one folder of a workspace."""
-encode_listing = _encode
+decode_tree = msgspec.msgpack.Decoder(dict[bytes, FileState]).decode
+"""Reads what a scan found in a workspace."""
+encode_tree = _encode
 
 
 class UndoStoreError(ToolcribError):
@@ -483,7 +490,6 @@ class UndoStore:
                         _forget(connection, gone)
                     else:
                         connection.executemany("DELETE FROM workspaces WHERE folder = ?", [(one,) for one in gone])
-                        connection.executemany("DELETE FROM folders WHERE workspace = ?", [(one,) for one in gone])
                 self._sweep()
 
     def _sweep(self) -> None:
@@ -494,8 +500,8 @@ class UndoStore:
                 for before, after in connection.execute("SELECT before, after FROM changes")
                 for state in (_decode(before), _decode(after) if after is not None else MISSING)
             }
-            for (listing,) in connection.execute("SELECT listing FROM folders"):
-                used.update(state.digest for state in decode_listing(listing).values())
+            for (tree,) in connection.execute("SELECT tree FROM workspaces WHERE version > 0"):
+                used.update(state.digest for state in decode_tree(tree).values())
             stored = [digest for (digest,) in connection.execute("SELECT digest FROM contents")]
             gone = [(digest,) for digest in stored if digest not in used]
             connection.executemany("DELETE FROM contents WHERE digest = ?", gone)
