@@ -112,7 +112,7 @@ def test_piped_text_goes_along_with_the_question(toolcrib: Program) -> None:
 
 
 def test_what_is_no_text_is_named_with_the_reason(home: Path) -> None:
-    """A named pipe, a link to a device and a binary file do not hang and are not silently dropped; a long list says so."""
+    """A named pipe, a link to a device and a binary file are not silently dropped; a long list says so."""
     work = home.parent / "work"
     (work / "many").mkdir(parents=True)
     for number in range(60):
