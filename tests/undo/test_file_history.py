@@ -493,18 +493,6 @@ def test_the_copies_are_for_their_owner_and_can_be_forgotten(work: Work) -> None
         assert connection.execute("SELECT count(*) FROM contents").fetchone() == (0,)
 
 
-def test_records_of_an_earlier_format_are_dropped(work: Work) -> None:
-    """Folders of sessions that an earlier version wrote are removed, and the store says so."""
-    folder = work.history.store.folder
-    (folder / "old").mkdir(parents=True)
-    (folder / "old" / "index.jsonl").write_text("{}")
-
-    work.write("a", "x")
-
-    assert not (folder / "old").exists()
-    assert work.changed() == [("a", "created")]
-
-
 def test_a_name_that_is_no_text_is_kept(work: Work) -> None:
     """A file whose name is not UTF-8 is restored like any other."""
     path = os.fsencode(work.folder) + b"/\xff\xfe"

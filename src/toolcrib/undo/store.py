@@ -12,9 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import logging
 import os
-import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,8 +29,6 @@ from toolcrib.core.errors import ToolcribError
 from toolcrib.process_identity import Identity, is_alive, own_identity
 from toolcrib.sessions.database import Database, Migration
 from toolcrib.undo.files import MISSING, FileState
-
-logger = logging.getLogger(__name__)
 
 DIRECT = "direct"
 """The session of calls that have no other."""
@@ -212,8 +208,6 @@ class UndoStore:
     @contextlib.contextmanager
     def write(self, *, wait: bool = False) -> Iterator[sqlite3.Connection]:
         """One transaction; with `wait`, it survives a power cut, too."""
-        if not self._database.exists:
-            self.drop_old_records()
         with self._database.write(durable=wait) as connection:
             yield connection
         if self._added > CHECKED_BYTES:
@@ -229,18 +223,6 @@ class UndoStore:
 
     def close(self) -> None:
         self._database.close()
-
-    def drop_old_records(self) -> bool:
-        """Remove what earlier versions stored, a folder for each session; False if there is nothing of that kind."""
-        try:
-            found = [one for one in self.folder.iterdir() if (one / "index.jsonl").exists()]
-        except OSError:
-            return False
-        for old in found:
-            shutil.rmtree(old, ignore_errors=True)
-        if found:
-            logger.warning("changes that an earlier version of toolcrib recorded can no longer be undone")
-        return bool(found)
 
     # Contents
 
