@@ -236,10 +236,13 @@ class UndoStore:
         with contextlib.suppress(OSError):
             if os.stat(path).st_size == len(content):  # noqa: PTH116 - quick
                 return
-        make_folder(self._contents)
-        temporary = f"{path}.{os.getpid()}.new"
+        temporary, flags = f"{path}.{os.getpid()}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        try:
+            descriptor = os.open(temporary, flags, OWNER_FILE)
+        except FileNotFoundError:
+            make_folder(self._contents)
+            descriptor = os.open(temporary, flags, OWNER_FILE)
         with contextlib.ExitStack() as on_error:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, OWNER_FILE)
             on_error.callback(Path(temporary).unlink, missing_ok=True)
             with os.fdopen(descriptor, "wb", buffering=0) as stream:
                 left = memoryview(content)
