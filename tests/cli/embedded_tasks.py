@@ -85,6 +85,10 @@ def _is_changed(attempt: Attempt) -> bool:
     return "blue" in attempt.file("colors.txt") and "red" not in attempt.file("colors.txt")
 
 
+def _says_hello(attempt: Attempt) -> bool:
+    return "terminal" in attempt.tools and "hello world" in "".join(attempt.outputs)
+
+
 def _only_talks(attempt: Attempt) -> bool:
     return not attempt.tools and len(attempt.answer) > 1
 
@@ -101,7 +105,7 @@ FIRST: Tasks = (
     ("Change red to blue in colors.txt", _is_changed),
     ("Create a folder named build", lambda attempt: (attempt.folder / "build").is_dir()),
     ("Which Linux kernel runs here?", shows(platform.release())),
-    ("Run the command `echo hello world`", lambda attempt: "hello world" in "".join(attempt.outputs)),
+    ("Run the command `echo hello world`", _says_hello),
     ("What is the date today?", shows(str(date.today().year))),
     ("When is the meeting? It is in notes.txt", says("thursday")),
     ("Hello! Who are you?", _only_talks),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypedDict
 
 import pytest
-from pydantic import BaseModel, Field, field_validator
+from pydantic import AfterValidator, AnyUrl, BaseModel, Field, PositiveInt, StringConstraints, field_validator
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from toolcrib.core.errors import RegistrationError
@@ -40,6 +40,12 @@ class Line(BaseModel):
         if value == "moon":
             raise ValueError("the moon is not for sale")
         return value
+
+
+def _even(value: int) -> int:
+    if value % 2:
+        raise ValueError("it is odd")
+    return value
 
 
 class Order(BaseModel):
@@ -157,6 +163,30 @@ def test_a_models_own_rule_is_a_clear_argument_error() -> None:
         "order: argument 'order': lines.1.article: the moon is not for sale; "
         "lines.1.pieces: Input should be greater than or equal to 1"
     )
+
+
+def test_constrained_types_keep_their_limits() -> None:
+    """`PositiveInt`, `constr(...)`, validators and pydantic's own types need no Field and no model."""
+    seen: list[Any] = []
+
+    def send(
+        pieces: PositiveInt,
+        code: Annotated[str, StringConstraints(min_length=2)],
+        even: Annotated[int, AfterValidator(_even)],
+        to: AnyUrl,
+    ) -> None:
+        seen.append((pieces, code, even, to))
+
+    declared = Declared(send)
+    good = {"pieces": 1, "code": "ab", "even": 2, "to": "ftp://shop/x"}
+    declared(**good)
+
+    assert declared.properties["pieces"]["exclusiveMinimum"] == 0
+    assert declared.properties["code"]["minLength"] == 2
+    assert seen == [(1, "ab", 2, AnyUrl("ftp://shop/x"))]
+    for wrong in ({"pieces": 0}, {"code": "a"}, {"even": 3}, {"to": "nowhere"}):
+        assert next(iter(wrong)) in declared(**{**good, **wrong})["error"]
+    assert len(seen) == 1
 
 
 def test_field_in_annotated_describes_limits_and_gives_a_default() -> None:

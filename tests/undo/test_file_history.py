@@ -493,18 +493,6 @@ def test_the_copies_are_for_their_owner_and_can_be_forgotten(work: Work) -> None
         assert connection.execute("SELECT count(*) FROM contents").fetchone() == (0,)
 
 
-def test_records_of_an_earlier_format_are_dropped(work: Work) -> None:
-    """Folders of sessions that an earlier version wrote are removed, and the store says so."""
-    folder = work.history.store.folder
-    (folder / "old").mkdir(parents=True)
-    (folder / "old" / "index.jsonl").write_text("{}")
-
-    work.write("a", "x")
-
-    assert not (folder / "old").exists()
-    assert work.changed() == [("a", "created")]
-
-
 def test_a_name_that_is_no_text_is_kept(work: Work) -> None:
     """A file whose name is not UTF-8 is restored like any other."""
     path = os.fsencode(work.folder) + b"/\xff\xfe"
@@ -535,17 +523,19 @@ def test_a_large_file_goes_through_several_undos(work: Work) -> None:
 
 @pytest.mark.parametrize("limit", ["max_files: 100", "max_workspace_mb: 0.0001", "max_scan_seconds: 0"])
 def test_a_workspace_beyond_the_limits_is_covered_by_name_only(tmp_path: Path, limit: str) -> None:
-    """The record says so in clear words; what the command names comes back, and nothing else is touched."""
+    """The person is told once, and the record says so; what the command names comes back, nothing else is touched."""
     with working_in(tmp_path, f"undo:\n  {limit}\n") as work:
         work.path("named").write_text("named")
         for number in range(120):
             work.path(f"m{number:04}").write_text("mine")
 
-        work.run("rm named; ls m00* | xargs rm")
+        commands = ("touch named", "rm named; ls m00* | xargs rm")
+        results = [work.runtime.call_sync("terminal", {"command": one}, work.context()) for one in commands]
         undone = work.history.undo_calls(SESSION)
 
         assert [Path(one.path).name for one in undone.files] == ["named"]
         assert len(work.tree()) == 21
+        assert ["so undo covers only files" in "".join(one.notices) for one in results] == [True, False]
         assert any("workspace" in note and "only files that the call names" in note for note in work.notes())
 
 

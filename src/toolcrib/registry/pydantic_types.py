@@ -14,6 +14,8 @@ from typing import Annotated, Any, get_args, get_origin
 from toolcrib.core.types import JsonObject
 
 MAX_SHOWN_ERRORS = 5
+HOOK = "__get_pydantic_core_schema__"
+"""What classes have that pydantic can convert to."""
 _PREFIX = "#/$defs/"
 
 
@@ -27,12 +29,17 @@ def uses_pydantic(hint: Any) -> bool:
         if id(one) in seen:
             continue
         seen.add(id(one))
-        if is_pydantic_class(one) or any(is_field(note) for note in _notes(one)):
+        if (isinstance(one, type) and hasattr(one, HOOK)) or any(_is_rule(note) for note in _notes(one)):
             return True
         waiting.extend(get_args(one))
         if isinstance(one, type) and (dataclasses.is_dataclass(one) or typing.is_typeddict(one)):
             waiting.extend(_field_hints(one))
     return False
+
+
+def _is_rule(note: Any) -> bool:
+    """Whether a note of `Annotated[...]` is meant for pydantic: a Field, a limit such as `Gt(0)`, a validator."""
+    return hasattr(note, HOOK) or type(note).__module__.partition(".")[0] in ("pydantic", "annotated_types")
 
 
 def is_pydantic_class(hint: Any) -> bool:

@@ -18,7 +18,7 @@ from toolcrib.undo.path_snapshot import PathSnapshot
 from toolcrib.undo.records import CallRecord, ChangedFile, changes_of, kind_of, records_of, without_implied
 from toolcrib.undo.remote_files import SnapshotFiles, Terminal, reopen_environment
 from toolcrib.undo.restore import Restoration, UndoneFile
-from toolcrib.undo.store import REDO, UNDO, StoredCall, UndoStore, is_below
+from toolcrib.undo.store import REDO, UNDO, StoredCall, StoredChange, UndoStore, is_below
 from toolcrib.undo.workspace import Workspace
 
 MAX_COMPARED_BYTES = 1_000_000
@@ -60,16 +60,17 @@ class FileHistory:
     def calls(self, session_id: str, folder: str = "") -> list[CallRecord]:
         """The calls that changed files, or may have, oldest first; with a folder, those that did so in it."""
         stored = self._settled(session_id)
-        found = records_of(stored, lambda change: self._now(self._files_of(change.call), change.path))
+        found = records_of(stored, self._present_state)
         return [one for one in found if _is_any_in(folder, [file.path for file in one.files])]
 
     def changed(self, session_id: str) -> list[ChangedFile]:
         """The files that differ from what they were before the session, in the order of their first change."""
         found: list[ChangedFile] = []
-        for path, changes in changes_of(one for one in self._settled(session_id) if one.is_call).items():
-            before, now = changes[0].before, changes[-1].after or changes[-1].before
-            if changes[0].call.started.environment is None:
-                now = self._now(LocalFiles(), path)
+        changed = changes_of(one for one in self._settled(session_id) if one.is_call)
+        here = [path for path, changes in changed.items() if changes[0].call.started.environment is None]
+        present = self._present(LocalFiles(), here)
+        for path, changes in changed.items():
+            before, now = changes[0].before, present.get(path) or changes[-1].after or changes[-1].before
             if not before.is_same(now):
                 calls = tuple(dict.fromkeys(change.call.started.call_id for change in changes))
                 is_folder = (now if before.kind == "missing" else before).kind == "folder"
@@ -84,7 +85,7 @@ class FileHistory:
         wanted = f"{files.real(above).rstrip('/')}/{name}"
         calls = [one for one in self.store.calls(session_id) if one.started.environment is None and one.is_call]
         changes = changes_of(calls).get(wanted)
-        now = self._now(files, wanted)
+        now = self._present(files, [wanted])[wanted]
         if not changes or changes[0].before.is_same(now):
             return ""
         before, old, new = changes[0].before, None, None
@@ -194,11 +195,14 @@ class FileHistory:
             return LocalFiles()
         return reopen_environment(call.started.environment, self._terminal() if self._terminal is not None else None)
 
-    def _now(self, files: SnapshotFiles, path: str) -> FileState:
-        """What is at a path now, with its digest."""
+    def _present_state(self, change: StoredChange) -> FileState:
+        return self._present(self._files_of(change.call), [change.path])[change.path]
+
+    def _present(self, files: SnapshotFiles, paths: Sequence[str]) -> dict[str, FileState]:
+        """What is at these paths now, with the digests of files."""
         present = PathSnapshot(files, self.store)
-        present.take_recorded([path])
-        return present.states.get(path, FileState(kind="special"))
+        present.take_recorded(paths)
+        return {path: present.states.get(path, FileState(kind="special")) for path in paths}
 
 
 def _is_any_in(folder: str, paths: Sequence[str]) -> bool:

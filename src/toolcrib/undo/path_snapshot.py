@@ -31,17 +31,12 @@ class UndoScope:
     included: tuple[str, ...] = ()
     """Folders in them that are."""
     home: str = ""
-    workspace: Workspace | None = None
-    """What its scans see needs no snapshot."""
 
     def refuses(self, path: str) -> str:
         """Why an absolute path is not saved; "" if it may be, "-" if there is nothing to say."""
         if ".git" in path.split("/"):
             return NOT_GIT
         return "-" if is_below(path, self.excluded) and not is_below(path, self.included) else ""
-
-    def is_scanned(self, path: str) -> bool:
-        return self.workspace is not None and self.workspace.follows(path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +52,10 @@ ANYWHERE, USUAL_LIMITS = UndoScope(), SnapshotLimits()
 
 
 class PathSnapshot:
-    """What is at the paths that a call names. Contents go into the store if there is a connection to it."""
+    """What is at the paths that a call names, except for what the scans of a workspace see.
+
+    Contents go into the store if there is a connection to it.
+    """
 
     def __init__(
         self,
@@ -65,6 +63,7 @@ class PathSnapshot:
         store: UndoStore,
         scope: UndoScope = ANYWHERE,
         *,
+        workspace: Workspace | None = None,
         connection: sqlite3.Connection | None = None,
         earlier: Mapping[str, FileState] | None = None,
     ) -> None:
@@ -73,7 +72,7 @@ class PathSnapshot:
         self.is_complete = True
         """Whether everything below the named folders was looked at."""
         self._files, self._store, self._scope, self._connection = files, store, scope, connection
-        self._earlier = earlier or {}
+        self._workspace, self._earlier = workspace, earlier or {}
         self._bytes = 0
         self._use(USUAL_LIMITS)
 
@@ -125,7 +124,7 @@ class PathSnapshot:
         while above and above not in self.states and self._files.look(above).kind == "missing":
             missing.append(above)
             above = above.rpartition("/")[0]
-        self.states.update((one, MISSING) for one in reversed(missing) if not self._scope.is_scanned(one))
+        self.states.update((one, MISSING) for one in reversed(missing) if not self._is_scanned(one))
         self._walk(path)
         if self._connection is not None and self._files.look(path).kind == "link":
             # Writes will go through the link.
@@ -142,8 +141,8 @@ class PathSnapshot:
                 continue
             if self._scope.refuses(path) or path in self.states or not self._has_room(path):
                 continue
-            if self._scope.workspace is not None and self._scope.is_scanned(path):
-                pending += self._scope.workspace.unfollowed(path)
+            if self._workspace is not None and self._is_scanned(path):
+                pending += self._workspace.unfollowed(path)
                 continue
             state = self._files.look(path)
             self.states[path] = self._state(path, state)
@@ -153,6 +152,9 @@ class PathSnapshot:
                     self.note(path, NOT_HOME)
                     continue
                 pending += [f"{path.rstrip('/')}/{name}" for name in reversed(self._files.names(path))]
+
+    def _is_scanned(self, path: str) -> bool:
+        return self._workspace is not None and self._workspace.follows(path)
 
     def _has_room(self, path: str) -> bool:
         if len(self.states) < self._most and time.monotonic() < self._ends:

@@ -110,8 +110,8 @@ class Restoration:
 
     def _in_order(self, files: list[UndoneFile]) -> list[UndoneFile]:
         """The files in the order of their first change."""
-        places = {path: place for place, path in enumerate(self._changes)}
-        return sorted(files, key=lambda one: places[one.path])
+        by_path = {one.path: one for one in files}
+        return [by_path[path] for path in self._changes if path in by_path]
 
     def _record(self, start: CallStart, present: Mapping[str, FileState], left: set[str]) -> None:
         """Record what an undo has done, and which changes are undone or redone by that."""

@@ -30,7 +30,7 @@ from toolcrib.core.errors import ToolcribError
 from toolcrib.core.lazy import lazy
 from toolcrib.core.types import Effect, ToolEntry
 from toolcrib.undo.files import MISSING, FileState, LocalFiles
-from toolcrib.undo.path_snapshot import PathSnapshot, SnapshotLimits, UndoScope
+from toolcrib.undo.path_snapshot import ANYWHERE, PathSnapshot, SnapshotLimits, UndoScope
 from toolcrib.undo.remote_files import RemoteFiles, SnapshotFiles, environment_as_json
 from toolcrib.undo.store import MEGABYTE, CallStart, UndoStore, UndoStoreError, is_below
 from toolcrib.undo.workspace import Workspace, WorkspaceBeyondLimits, why_not_scanned
@@ -59,18 +59,18 @@ class _OpenCall:
     start: CallStart
     commands: tuple[str, ...]
     files: SnapshotFiles
-    scope: UndoScope
     certain: list[str]
     """Paths that it writes, moves or deletes."""
     mentioned: list[str]
     """Paths that it may write to."""
+    workspace: Workspace | None = None
     tree: str = ""
     """The workspace in another environment."""
     states: dict[str, FileState] = field(default_factory=dict)
     is_complete: bool = True
     head: tuple[str, str] = ("", "")
-    lost: list[str] = field(default_factory=list)
-    """Deletions that were not saved."""
+    notices: list[str] = field(default_factory=list)
+    """What the person should know about it at once."""
 
     def note(self, *notes: str) -> None:
         self.start = replace(self.start, notes=tuple(dict.fromkeys((*self.start.notes, *notes))))
@@ -135,12 +135,11 @@ class Snapshotter:
         call = self._opened(entry, effects, ctx)
         if call is None:
             return
-        workspace = call.scope.workspace
         try:
-            if workspace is not None:
-                call.head = workspace.git.head()
-                begin = partial(self._begin, call)
-                workspace.scan(lambda at, _: begin(at), ended=self._ended(), progress=partial(_report, ctx))
+            if call.workspace is not None:
+                call.head = call.workspace.git.head()
+                progress = partial(_report, ctx)
+                call.workspace.scan(lambda at, _: self._begin(call, at), ended=self._ended(), progress=progress)
             else:
                 with self.store.write() as connection:
                     self._begin(call, connection)
@@ -148,7 +147,7 @@ class Snapshotter:
             if call.start.workspace not in self._told:
                 self._told.add(call.start.workspace)
                 text = f"{error}, so undo covers only files that calls name; `undo.ignore` leaves out folders"
-                _report(ctx, text)
+                call.notices.append(text)
             self._begin_without_scan(call, f"not saved: {error}; {ONLY_NAMED}")
         except (OSError, UndoStoreError) as error:
             # On a full disk, the space of what was not saved is enough for a line that says so.
@@ -171,7 +170,6 @@ class Snapshotter:
         paths = [os.path.join(at, one if is_there else os.path.expanduser(one)) for at, one in targets]  # noqa: PTH118, PTH111
         if not writing and not paths:
             return None
-        home, skills = self._own_folders
         call = _OpenCall(
             session_id=ctx.session_id,
             start=CallStart(
@@ -185,7 +183,6 @@ class Snapshotter:
             ),
             commands=tuple(one.target for one in commands),
             files=LocalFiles(),
-            scope=UndoScope(excluded=(home,), included=(skills,), home=_real_home()),
             certain=[path for path in (*paths, *(path for one in writing for path in one.certain)) if "\0" not in path],
             mentioned=[path for one in writing for path in one.mentioned],
         )
@@ -207,8 +204,7 @@ class Snapshotter:
             workspace = self._workspaces.get(folder)
             if workspace is None:
                 workspace = self._workspaces[folder] = Workspace(self.store, folder, self._own_folders)
-        scope = call.scope
-        call.scope = UndoScope(excluded=scope.excluded, included=scope.included, home=scope.home, workspace=workspace)
+        call.workspace = workspace
         named = [os.path.normpath(path) for path in (*call.certain, *(path for one in writing for path in one.owned))]
         call.start = replace(
             call.start,
@@ -230,28 +226,32 @@ class Snapshotter:
         call.certain = [
             path for path in call.certain if path.startswith("/") and not (call.tree and is_below(path, [folder]))
         ]
-        call.mentioned, call.scope = [], UndoScope()
+        call.mentioned = []
 
     def _begin(self, call: _OpenCall, connection: sqlite3.Connection) -> None:
         """Save what the call names, and record it; from then on it survives the end of the process."""
         snapshot = self._snapshot(call, connection)
         call.states, call.is_complete = snapshot.states, snapshot.is_complete
         call.note(*snapshot.notes)
+        if not call.is_complete:
+            call.notices += snapshot.notes
         if call.is_recorded:
             self.store.begin(connection, call.session_id, call.start, call.states)
 
     def _begin_without_scan(self, call: _OpenCall, note: str) -> None:
         """Record a call whose workspace cannot be scanned, or for which nothing can be saved."""
         call.note(note)
-        call.start = replace(call.start, workspace="")
-        call.scope = UndoScope(excluded=call.scope.excluded, included=call.scope.included, home=call.scope.home)
+        call.start, call.workspace = replace(call.start, workspace=""), None
         with contextlib.suppress(OSError, ToolcribError), self.store.write() as connection:
             self._begin(call, connection)
 
     def _snapshot(self, call: _OpenCall, connection: sqlite3.Connection | None) -> PathSnapshot:
         """What is at the paths that the call names; in another environment, also in its workspace if that is small."""
         files, store = call.files, self.store
-        snapshot = PathSnapshot(files, store, call.scope, connection=connection, earlier=call.states)
+        scope = ANYWHERE if isinstance(files, RemoteFiles) else self._scope
+        snapshot = PathSnapshot(
+            files, store, scope, workspace=call.workspace, connection=connection, earlier=call.states
+        )
         if not isinstance(files, RemoteFiles):
             snapshot.take(call.certain, SnapshotLimits(max_bytes=int(store.settings.max_workspace_mb * MEGABYTE)))
             there = [path for path in call.mentioned if files.look(path).kind != "missing" or path in call.states]
@@ -278,7 +278,7 @@ class Snapshotter:
     def _after(self, opened: list[_OpenCall], ctx: ToolContext) -> tuple[str, ...]:
         for one in opened:
             _survive("a call", self._end, one, ctx)
-        return tuple(f"{what}; undo cannot restore that" for one in opened for what in one.lost)
+        return tuple(what for one in opened for what in one.notices)
 
     def _end(self, call: _OpenCall, ctx: ToolContext) -> None:
         key = self._session_key(ctx) if call.commands else ""
@@ -287,10 +287,10 @@ class Snapshotter:
             with self._lock:
                 self._detached[call.start.id] = call.commands, key
             return
-        workspace, why = call.scope.workspace, []
-        if workspace is not None:
+        why = []
+        if call.workspace is not None:
             try:
-                workspace.scan(lambda at, lost: self._finish(at, call, lost), ended=self._ended())
+                call.workspace.scan(lambda at, lost: self._finish(at, call, lost), ended=self._ended())
                 return
             except WorkspaceBeyondLimits as error:
                 why = [f"not saved: {error}"]
@@ -307,12 +307,13 @@ class Snapshotter:
             for path, state in after.states.items()
             if path in call.states or call.is_complete
         }
-        head = call.scope.workspace.git.head() if call.scope.workspace is not None else call.head
+        head = call.workspace.git.head() if call.workspace is not None else call.head
         has_changed = any(not old.is_same(new) for old, new in changes.values())
         if head != call.head and (has_changed or self.store.has_changes(connection, call.start.id)):
             notes = (*notes, f"HEAD stays at {head[0]}: undo restores files, not what git has checked out")
-        call.lost = [what for path, what in lost.items() if path not in call.states]
-        notes = (*notes, *(f"not recorded: {what}" for what in call.lost))
+        unsaved = [what for path, what in lost.items() if path not in call.states]
+        call.notices += [f"{what}; undo cannot restore that" for what in unsaved]
+        notes = (*notes, *(f"not recorded: {what}" for what in unsaved))
         self.store.end(connection, call.start.id, changes, notes)
 
     def _ended(self) -> list[str]:
@@ -330,6 +331,11 @@ class Snapshotter:
 
     def _runs_on(self, commands: tuple[str, ...], session_key: str) -> bool:
         return any(self._services.terminal.runs_on(session_key, command) for command in commands)
+
+    @lazy
+    def _scope(self) -> UndoScope:
+        home, skills = self._own_folders
+        return UndoScope(excluded=(home,), included=(skills,), home=_real_home())
 
     @lazy
     def _own_folders(self) -> tuple[str, str]:

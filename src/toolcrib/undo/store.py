@@ -12,9 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import logging
 import os
-import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,8 +29,6 @@ from toolcrib.core.errors import ToolcribError
 from toolcrib.process_identity import Identity, is_alive, own_identity
 from toolcrib.sessions.database import Database, Migration
 from toolcrib.undo.files import MISSING, FileState
-
-logger = logging.getLogger(__name__)
 
 DIRECT = "direct"
 """The session of calls that have no other."""
@@ -96,12 +92,19 @@ STEPS = (
             "ALTER TABLE workspaces ADD COLUMN rules BLOB NOT NULL DEFAULT x''",
         )
     ),
+    Migration(
+        (
+            "DROP TABLE folders",
+            "DELETE FROM workspaces",
+            "ALTER TABLE workspaces ADD COLUMN tree BLOB NOT NULL DEFAULT x''",
+        )
+    ),
 )
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(FileState).decode
-decode_listing = msgspec.msgpack.Decoder(dict[bytes, FileState]).decode
-"""Reads what a scan found in one folder of a workspace."""
-encode_listing = _encode
+decode_tree = msgspec.msgpack.Decoder(dict[bytes, FileState]).decode
+"""Reads what a scan found in a workspace."""
+encode_tree = _encode
 
 
 class UndoStoreError(ToolcribError):
@@ -205,8 +208,6 @@ class UndoStore:
     @contextlib.contextmanager
     def write(self, *, wait: bool = False) -> Iterator[sqlite3.Connection]:
         """One transaction; with `wait`, it survives a power cut, too."""
-        if not self._database.exists:
-            self.drop_old_records()
         with self._database.write(durable=wait) as connection:
             yield connection
         if self._added > CHECKED_BYTES:
@@ -223,18 +224,6 @@ class UndoStore:
     def close(self) -> None:
         self._database.close()
 
-    def drop_old_records(self) -> bool:
-        """Remove what earlier versions stored, a folder for each session; False if there is nothing of that kind."""
-        try:
-            found = [one for one in self.folder.iterdir() if (one / "index.jsonl").exists()]
-        except OSError:
-            return False
-        for old in found:
-            shutil.rmtree(old, ignore_errors=True)
-        if found:
-            logger.warning("changes that an earlier version of toolcrib recorded can no longer be undone")
-        return bool(found)
-
     # Contents
 
     def add_content(self, connection: sqlite3.Connection, digest: bytes, content: bytes) -> None:
@@ -247,10 +236,13 @@ class UndoStore:
         with contextlib.suppress(OSError):
             if os.stat(path).st_size == len(content):  # noqa: PTH116 - quick
                 return
-        make_folder(self._contents)
-        temporary = f"{path}.{os.getpid()}.new"
+        temporary, flags = f"{path}.{os.getpid()}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        try:
+            descriptor = os.open(temporary, flags, OWNER_FILE)
+        except FileNotFoundError:
+            make_folder(self._contents)
+            descriptor = os.open(temporary, flags, OWNER_FILE)
         with contextlib.ExitStack() as on_error:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, OWNER_FILE)
             on_error.callback(Path(temporary).unlink, missing_ok=True)
             with os.fdopen(descriptor, "wb", buffering=0) as stream:
                 left = memoryview(content)
@@ -483,7 +475,6 @@ class UndoStore:
                         _forget(connection, gone)
                     else:
                         connection.executemany("DELETE FROM workspaces WHERE folder = ?", [(one,) for one in gone])
-                        connection.executemany("DELETE FROM folders WHERE workspace = ?", [(one,) for one in gone])
                 self._sweep()
 
     def _sweep(self) -> None:
@@ -494,8 +485,8 @@ class UndoStore:
                 for before, after in connection.execute("SELECT before, after FROM changes")
                 for state in (_decode(before), _decode(after) if after is not None else MISSING)
             }
-            for (listing,) in connection.execute("SELECT listing FROM folders"):
-                used.update(state.digest for state in decode_listing(listing).values())
+            for (tree,) in connection.execute("SELECT tree FROM workspaces WHERE version > 0"):
+                used.update(state.digest for state in decode_tree(tree).values())
             stored = [digest for (digest,) in connection.execute("SELECT digest FROM contents")]
             gone = [(digest,) for digest in stored if digest not in used]
             connection.executemany("DELETE FROM contents WHERE digest = ?", gone)

@@ -31,7 +31,7 @@ from toolcrib.undo.ignore import (
     WorkspaceIgnore,
     rules_of,
 )
-from toolcrib.undo.store import MEGABYTE, UndoStore, decode_listing, encode_listing
+from toolcrib.undo.store import MEGABYTE, UndoStore, decode_tree, encode_tree
 
 TRIES = 3
 PROGRESS_SECONDS = 1.0
@@ -47,7 +47,8 @@ COUNTED_FILES = 5_000
 
 Changes = dict[str, tuple[FileState, FileState]]
 """What was at each changed path, and what is there now."""
-Listing = dict[bytes, FileState]
+Tree = dict[bytes, FileState]
+"""What is at each path, relative to the workspace; what git ignores has a slash in front."""
 Commit = Callable[[sqlite3.Connection, dict[str, str]], None]
 """Part of the transaction of a scan; gets the ignored folders with deletions that were not saved, and a text each."""
 Progress = Callable[[str], None]
@@ -69,34 +70,29 @@ def why_not_scanned(folder: str, home: str) -> str:
 
 
 @dataclass(slots=True)
-class _Unread:
-    """A file whose content has to be read."""
-
-    listing: Listing
-    key: bytes
-    path: bytes
-    state: FileState
-    before: FileState
-    is_nobodys: bool
-
-
-@dataclass(slots=True)
 class _Scan:
     """What one walk over the workspace found."""
 
-    ends: float
+    known: Tree
     is_nobodys: bool
     """Whether what is new in it was there before, so that no call is the reason."""
-    step: Callable[[], None]
-    """Says now and then that it takes a while."""
-    changes: Changes = field(default_factory=dict)
-    unread: list[_Unread] = field(default_factory=list)
-    dirty: set[bytes] = field(default_factory=set)
-    """Listings that have changed, or are gone."""
+    ends: float
+    progress: Progress | None
+    due: float
+    """When to report progress."""
+    found: Tree = field(default_factory=dict)
+    fresh: list[bytes] = field(default_factory=list)
+    """The paths that are new, or whose status is another than before."""
     lost: dict[str, str] = field(default_factory=dict)
     has_new_rules: bool = False
+    has_forgotten: bool = False
+    """Whether it is no longer known what is in an ignored tree, because it has grown too large."""
     seen: int = 0
     size: int = 0
+
+    @property
+    def is_as_known(self) -> bool:
+        return not self.fresh and not self.has_forgotten and len(self.found) == len(self.known)
 
 
 class Workspace:
@@ -107,16 +103,14 @@ class Workspace:
         self.git = GitWorkspace(folder)
         self._store = store
         self._settings = store.settings
-        self._root = os.fsencode(folder)
+        self._root = os.fsencode(folder).rstrip(b"/") + b"/"
         self._excluded = frozenset(os.fsencode(one) for one in excluded)
         self._included = {os.fsencode(one.strip("/")) for one in self._settings.include}
         self._left_out = rules_of((("\n".join((*REBUILT.split(), *self._settings.ignore)).encode(), b""),))
         self._lock = threading.Lock()
         self._version: int | None = None
-        """The version of the listings in memory; None when there are none."""
-        self._listings: dict[bytes, Listing] = {}
-        """What is in each folder; what is in an ignored tree is under its path with a slash in front."""
-        self._earlier: dict[bytes, Listing] = {}
+        """The version of what is in memory; None when there is nothing."""
+        self._known: Tree = {}
         self._use_rules((), frozenset())
 
     def _use_rules(self, files: RuleFiles, tracked: frozenset[bytes]) -> None:
@@ -127,8 +121,8 @@ class Workspace:
         self._always = tracked | above
         self._rules: dict[bytes, WorkspaceIgnore] = {}
         """The rules that apply in each folder."""
-        self._ignored: dict[bytes, dict[bytes, bool]] = {}
-        """The names in each folder that the rules ignore, and whether each is a folder."""
+        self._ignored: dict[bytes, bool] = {}
+        """The paths that the rules ignore, and whether each is a folder."""
         self._nested: set[bytes] = set()
         """The folders of other repositories."""
         self._counts: dict[bytes, int] = {}
@@ -141,24 +135,26 @@ class Workspace:
 
         Raises WorkspaceBeyondLimits when there is too much to look at, OSError or ToolcribError when it fails.
         """
-        step = self._reporter(progress)
+        due = time.monotonic() + PROGRESS_SECONDS
         with self._lock, self._fresh_on_error():
             for _ in range(TRIES):
                 rules = self.git.rule_files(self._settings.ignore), self.git.tracked()
-                scan = self._walk(self._load(rules), step)
+                is_nobodys = self._load(rules)
+                scan = self._walk(self._known, is_nobodys, progress, due)
                 with self._store.write() as connection:
                     if self._stored(connection)[0] != self._version:
                         # Another process was quicker; look again from what it found.
                         self._version = None
                         continue
-                    self._read_all(scan, connection)
+                    self._read(scan, connection)
+                    changes = self._changes(scan)
                     if scan.has_new_rules or rules != self._top_rules:
                         self._follow(rules, scan, connection)
                     self._save(scan, connection)
-                    self._store.spread(connection, self.folder, scan.changes, ended)
+                    self._store.spread(connection, self.folder, changes, ended)
                     if commit is not None:
                         commit(connection, scan.lost)
-                return scan.changes
+                return changes
             raise WorkspaceBeyondLimits("other processes kept changing what is known of the workspace")
 
     def follows(self, path: str) -> bool:
@@ -168,219 +164,163 @@ class Workspace:
             return path == self.folder
         rel = b""
         for name in os.fsencode(path[len(above) :]).split(b"/"):
-            is_known = name in self._listings.get(rel, {})
-            if not is_known and any(self._ignores(rel, name, is_folder=one) for one in (True, False)):
-                return False
             rel = _join(rel, name)
+            if rel not in self._known and any(self._ignores(rel, is_folder=one) for one in (True, False)):
+                return False
         return True
 
     def unfollowed(self, path: str) -> list[str]:
         """The paths in a followed folder that scans do not see, except those in other such paths."""
-        rel = os.fsencode(path)[len(self._root.rstrip(b"/")) + 1 :]
-        return [
-            self._text(_join(folder, name))
-            for folder, names in list(self._ignored.items())
-            if not rel or folder == rel or folder.startswith(rel + b"/")
-            for name in names
-        ]
+        inside = (os.fsencode(path).rstrip(b"/") + b"/")[len(self._root) :]
+        return [self._text(one) for one in list(self._ignored) if one.startswith(inside)]
 
     # The walk
 
-    def _reporter(self, progress: Progress | None) -> Callable[[], None]:
-        due = time.monotonic() + PROGRESS_SECONDS
-
-        def step() -> None:
-            nonlocal due
-            if progress is not None and time.monotonic() > due:
-                due += PROGRESS_SECONDS
-                count = sum(len(one) for one in self._listings.values())
-                progress(f"saving the workspace for undo: {count:,} files so far")
-
-        return step
-
-    def _walk(self, is_nobodys: bool, step: Callable[[], None]) -> _Scan:
-        scan = _Scan(time.monotonic() + self._settings.max_scan_seconds, is_nobodys, step)
+    def _walk(self, known: Tree, is_nobodys: bool, progress: Progress | None, due: float) -> _Scan:
+        scan = _Scan(known, is_nobodys, time.monotonic() + self._settings.max_scan_seconds, progress, due)
         pending = [b""]
         while pending:
             self._visit(pending.pop(), scan, pending)
-            step()
-            self._check_limits(scan)
+            self._step(scan)
         self._visit_ignored(scan)
         return scan
 
-    def _check_limits(self, scan: _Scan) -> None:
-        limits = self._settings
+    def _step(self, scan: _Scan) -> None:
+        """Report now and then that it takes a while, and stop when it is too much."""
+        limits, now = self._settings, time.monotonic()
+        if scan.progress is not None and now > scan.due:
+            scan.due += PROGRESS_SECONDS
+            scan.progress(f"saving the workspace for undo: {scan.seen:,} files so far")
         if scan.seen > limits.max_files:
             raise WorkspaceBeyondLimits(f"the workspace has more than {limits.max_files:,} files")
         if scan.size > limits.max_workspace_mb * MEGABYTE:
             raise WorkspaceBeyondLimits(f"the workspace has more than {limits.max_workspace_mb:g} MB of files")
-        if time.monotonic() > scan.ends:
-            raise WorkspaceBeyondLimits(
-                f"looking at the workspace takes longer than {limits.max_scan_seconds:g} seconds"
-            )
+        if now > scan.ends:
+            seconds = limits.max_scan_seconds
+            raise WorkspaceBeyondLimits(f"looking at the workspace takes longer than {seconds:g} seconds")
 
-    def _visit(self, rel: bytes, scan: _Scan, pending: list[bytes]) -> None:
-        """Compare one folder with its listing."""
-        listing = self._listings.get(rel)
-        if listing is None:
-            listing = self._listings[rel] = {}
-            scan.dirty.add(rel)
-            self._forget_rules(rel)
-        ignored = self._ignored.setdefault(rel, {})
-        names, size, largest = set[bytes](), 0, self._settings.max_file_mb * MEGABYTE
+    def _visit(self, folder: bytes, scan: _Scan, pending: list[bytes]) -> None:
+        """Compare what is in one folder with what is known of it."""
+        known, found, ignored, lead = scan.known, scan.found, self._ignored, folder and folder + b"/"
+        largest, seen, size = self._settings.max_file_mb * MEGABYTE, 0, 0
         try:
-            listed = os.scandir(self._root + b"/" + rel)
+            listed = os.scandir(self._root + folder)
         except (FileNotFoundError, NotADirectoryError, PermissionError):
-            return  # Removed meanwhile, or closed to us: what is in it stays as it was.
+            # Removed meanwhile, or closed to us: what is in it stays as it was.
+            found.update((path, state) for path, state in known.items() if path.startswith(lead))
+            return
         with listed:
             for entry in listed:
-                name = entry.name
-                known = listing.get(name)
-                if known is None:
+                path = lead + entry.name
+                before = known.get(path)
+                if before is None:
                     is_folder = entry.is_dir(follow_symlinks=False)
-                    if ignored.get(name) is is_folder:
+                    if ignored.get(path) is is_folder:
                         continue
-                    if self._ignores(rel, name, is_folder=is_folder):
-                        ignored[name] = is_folder
-                        scan.has_new_rules |= name == GIT and rel in self._rules.keys() - self._nested - {b""}
+                    if self._ignores(path, is_folder=is_folder):
+                        ignored[path] = is_folder
+                        is_rule = entry.name == GIT and folder in self._rules.keys() - self._nested - {b""}
+                        scan.has_new_rules |= is_rule
                         continue
                 try:
                     about = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     continue
-                names.add(name)
+                seen += 1
                 if about.st_size <= largest:
                     size += about.st_size
                 if (
-                    known is not None
-                    and about.st_ctime_ns == known.touched_ns
-                    and about.st_ino == known.inode
-                    and about.st_size == known.size
+                    before is not None
+                    and about.st_ctime_ns == before.touched_ns
+                    and about.st_ino == before.inode
+                    and about.st_size == before.size
                 ):
+                    found[path] = before
                     continue
-                if known is None or not _is_same_folder(known, about):
-                    self._differs(scan, rel, name, about)
+                if before is not None and _is_same_folder(before, about):
+                    found[path] = before
+                else:
+                    self._differs(scan, path, about)
                 if stat.S_ISDIR(about.st_mode):
-                    pending.append(_join(rel, name))
-        for name in listing.keys() - names if len(names) != len(listing) else ():
-            self._is_gone(scan, rel, name)
-        scan.seen += len(names)
+                    pending.append(path)
+        scan.seen += seen
         scan.size += size
 
-    def _differs(self, scan: _Scan, rel: bytes, name: bytes, about: os.stat_result) -> None:
-        """A path that is new, or whose status is another than in the listing."""
-        path, listing = _join(rel, name), self._listings[rel]
-        before = listing.get(name, MISSING)
-        scan.has_new_rules |= name == GITIGNORE and not scan.is_nobodys
-        scan.dirty.add(rel)
-        if name in self._earlier.get(rel, {}):
-            # Other rules apply; if it has changed meanwhile, the next scan will tell.
-            listing[name] = self._earlier[rel][name]
-            return
-        try:
-            state = state_of(about, self._root + b"/" + path)
-        except OSError:
-            return  # A link that was removed meanwhile.
-        if before.kind == "folder" and state.kind != "folder":
-            self._forget_below(scan, path)
-        listing[name] = state
-        is_nobodys = scan.is_nobodys and before is MISSING
-        if state.kind == "file":
-            scan.unread.append(_Unread(listing, name, path, state, before, is_nobodys))
-        elif not is_nobodys and not before.is_same(state):
-            scan.changes[self._text(path)] = before, state
-
-    def _is_gone(self, scan: _Scan, rel: bytes, name: bytes) -> None:
-        path, before = _join(rel, name), self._listings[rel].pop(name)
-        scan.dirty.add(rel)
-        scan.has_new_rules |= name == GITIGNORE
-        scan.changes[self._text(path)] = before, MISSING
-        if before.kind == "folder":
-            self._forget_below(scan, path)
-
-    def _forget_below(self, scan: _Scan, rel: bytes) -> None:
-        for name in list(self._listings.get(rel, ())):
-            self._is_gone(scan, rel, name)
-        self._listings.pop(rel, None)
-
-    # What git ignores
+    def _differs(self, scan: _Scan, path: bytes, about: os.stat_result) -> None:
+        """A path that is new, or whose status is another than before."""
+        with contextlib.suppress(OSError):  # A link that was removed meanwhile.
+            scan.found[path] = state_of(about, self._root + path)
+            scan.fresh.append(path)
+            scan.has_new_rules |= _is_rule(path) and not scan.is_nobodys
 
     def _visit_ignored(self, scan: _Scan) -> None:
         """Look at what the rules ignore: whether anything was deleted there."""
-        roots = {key[1:] for key in self._listings if key.startswith(b"/")}
-        for folder in self._ignored.keys() & self._listings.keys():
-            for name, is_folder in self._ignored[folder].items():
-                path = _join(folder, name)
-                if name == GIT or self._root + b"/" + path in self._excluded:
-                    continue
-                if not self._left_out.ignores(path, is_folder=is_folder):
-                    roots.add(path)
-                elif is_folder and b"cache" not in name:
-                    was_there, is_there = self._counts.get(path), os.path.lexists(self._root + b"/" + path)
-                    self._counts[path] = is_there
-                    if was_there and not is_there:
-                        scan.lost[self._text(path)] = f"the ignored folder {os.fsdecode(path)}/ was deleted"
-        room, size = IGNORED_FILES, 0
-        for root in sorted(roots):
-            found, count = _tree_of(self._root + b"/" + root, room)
-            inside = sum(about.st_size for about in found.values()) if found is not None else 0
-            if found is not None and size + inside <= IGNORED_BYTES:
-                room, size = room - len(found), size + inside
-                self._compare_ignored(scan, root, found)
-            elif self._listings.pop(b"/" + root, None) is not None:
-                scan.dirty.add(b"/" + root)
-            gone = self._counts.get(root, 0) - count
-            if gone > 0:
-                what = "an ignored file was" if gone == 1 else f"{gone:,} ignored files were"
-                scan.lost[self._text(root)] = f"{what} deleted in {os.fsdecode(root)}/"
-            self._counts[root] = 0 if b"/" + root in self._listings else count
-
-    def _compare_ignored(self, scan: _Scan, root: bytes, found: dict[bytes, os.stat_result]) -> None:
-        """Compare a small tree with what is known of it; what is new or changed in it is nobody's concern."""
-        key = b"/" + root
-        listing = self._listings.setdefault(key, {})
-        for name in listing.keys() - found.keys():
-            scan.changes[self._text(_join(root, name))] = listing.pop(name), MISSING
-            scan.dirty.add(key)
-        for name, about in found.items():
-            known, path = listing.get(name), _join(root, name)
-            if known is not None and (_is_same_folder(known, about) or _is_same_file(known, about)):
+        files_left, bytes_left = IGNORED_FILES, IGNORED_BYTES
+        for root, is_folder in sorted(self._ignored.items()):
+            name, full = root.rpartition(b"/")[2], self._root + root
+            if name == GIT or full in self._excluded:
                 continue
-            with contextlib.suppress(OSError):
-                listing[name] = state_of(about, self._root + b"/" + path)
-                scan.dirty.add(key)
-                if listing[name].kind == "file":
-                    scan.unread.append(_Unread(listing, name, path, listing[name], MISSING, True))
-        if not listing:
-            self._listings.pop(key)
+            counted, shown = self._counts.get(root, 0), os.fsdecode(root)
+            if self._left_out.ignores(root, is_folder=is_folder):
+                if is_folder and b"cache" not in name:
+                    self._counts[root] = os.path.lexists(full)
+                    if counted and not self._counts[root]:
+                        scan.lost[self._text(root)] = f"the ignored folder {shown}/ was deleted"
+                continue
+            tree, count = _tree_of(full, files_left)
+            size = sum(about.st_size for about in tree.values()) if tree is not None else 0
+            if tree is not None and size <= bytes_left:
+                files_left, bytes_left = files_left - len(tree), bytes_left - size
+                self._compare_ignored(scan, b"/" + root, tree)
+                self._counts[root] = 0
+            else:
+                if not counted:
+                    self._forget_ignored(scan, b"/" + root)
+                self._counts[root] = count
+            if counted > count:
+                gone = counted - count
+                what = "an ignored file was" if gone == 1 else f"{gone:,} ignored files were"
+                scan.lost[self._text(root)] = f"{what} deleted in {shown}/"
+
+    def _compare_ignored(self, scan: _Scan, root: bytes, tree: dict[bytes, os.stat_result]) -> None:
+        """Compare a small tree with what is known of it."""
+        for name, about in tree.items():
+            path = _join(root, name)
+            known = scan.known.get(path)
+            if known is not None and (_is_same_folder(known, about) or _is_same_file(known, about)):
+                scan.found[path] = known
+            else:
+                self._differs(scan, path, about)
+
+    @staticmethod
+    def _forget_ignored(scan: _Scan, root: bytes) -> None:
+        """Of a tree that is too large now, nothing counts as deleted."""
+        for path in [one for one in scan.known if one == root or one.startswith(root + b"/")]:
+            del scan.known[path]
+            scan.has_forgotten = True
 
     # Rules
 
-    def _ignores(self, rel: bytes, name: bytes, *, is_folder: bool) -> bool:
-        path = _join(rel, name)
-        if name == GIT or self._root + b"/" + path in self._excluded:
+    def _ignores(self, path: bytes, *, is_folder: bool) -> bool:
+        folder, _, name = path.rpartition(b"/")
+        if name == GIT or self._root + path in self._excluded:
             return True
         if path in self._always or name == GITIGNORE:
             return False
-        return self._rules_in(rel).ignores(path, is_folder=is_folder)
-
-    def _forget_rules(self, rel: bytes) -> None:
-        self._rules.pop(rel, None)
-        self._ignored.pop(rel, None)
+        return self._rules_in(folder).ignores(path, is_folder=is_folder)
 
     def _rules_in(self, rel: bytes) -> WorkspaceIgnore:
         """The rules that apply in a folder."""
         if rel not in self._rules:
             above, _, _ = rel.rpartition(b"/")
             rules = self._rules_in(above) if rel else rules_of(self._top_rules[0])
-            folder = self._root + b"/" + rel
             if rel in self._included:
                 rules = IGNORE_NOTHING
             elif rules.fixed is None and rel in self._always and rules.ignores(rel, is_folder=True):
                 # Followed only for the sake of something in it.
                 rules = IGNORE_ALL
             elif rules.fixed is None:
-                if rel and os.path.lexists(folder + b"/" + GIT):
+                if rel and os.path.lexists(self._root + rel + b"/" + GIT):
                     # A repository in the workspace has rules of its own.
                     self._nested.add(rel)
                     rules = WorkspaceIgnore()
@@ -390,57 +330,65 @@ class Workspace:
 
     def _rule_content(self, rel: bytes) -> bytes:
         """The ignore file of a folder as the latest scan found it; in a new folder, as it is."""
-        state = self._listings.get(rel, {}).get(GITIGNORE)
+        path = _join(rel, GITIGNORE)
+        state = self._known.get(path)
         with contextlib.suppress(OSError):
             if state is not None and state.kind == "file" and state.digest:
                 return self._store.content(state)
-            with open(self._root + b"/" + rel + b"/" + GITIGNORE, "rb") as stream:  # noqa: PTH123 - bytes
+            with open(self._root + path, "rb") as stream:  # noqa: PTH123 - bytes
                 return stream.read()
         return b""
 
     def _follow(self, rules: tuple[RuleFiles, frozenset[bytes]], scan: _Scan, connection: sqlite3.Connection) -> None:
         """Walk again with the rules as they are now. What they reveal or hide belongs to no call."""
         self._use_rules(*rules)
-        scan.dirty |= self._listings.keys()
-        self._earlier, self._listings = self._listings, {}
-        try:
-            again = self._walk(True, scan.step)
-        finally:
-            self._earlier = {}
-        self._read_all(again, connection)
-        scan.dirty |= again.dirty
+        self._known = {}
+        again = self._walk({}, True, scan.progress, scan.due)
+        # If something known has changed meanwhile, the next scan will tell.
+        again.found.update((path, scan.found[path]) for path in again.fresh if path in scan.found)
+        again.fresh = [path for path in again.fresh if path not in scan.found]
+        self._read(again, connection)
+        scan.found, scan.has_forgotten = again.found, True
 
     # Contents and the store
 
-    def _read_all(self, scan: _Scan, connection: sqlite3.Connection) -> None:
+    def _read(self, scan: _Scan, connection: sqlite3.Connection) -> None:
         """Read the files that differ, and store their contents."""
         largest = self._settings.max_file_mb * MEGABYTE
-        for at, one in enumerate(scan.unread):
-            state, content = read_state(self._root + b"/" + one.path, one.state, largest)
-            if content:
-                self._store.add_content(connection, state.digest, content)
-            if one.listing.get(one.key) is one.state:
-                one.listing[one.key] = state
-            if not one.is_nobodys and not one.before.is_same(state):
-                scan.changes[self._text(one.path)] = one.before, state
+        for at, path in enumerate(scan.fresh):
+            if scan.found[path].kind == "file":
+                scan.found[path], content = read_state(self._root + path, scan.found[path], largest)
+                if content:
+                    self._store.add_content(connection, scan.found[path].digest, content)
             if at % 64 == 0:
-                scan.step()
-                if time.monotonic() > scan.ends:
-                    self._check_limits(scan)
+                self._step(scan)
+
+    def _changes(self, scan: _Scan) -> Changes:
+        """What is new, different or gone; in what git ignores, only what is gone."""
+        changes: Changes = {}
+        for path in scan.fresh:
+            before, now = scan.known.get(path, MISSING), scan.found[path]
+            is_nobodys = path.startswith(b"/") or (scan.is_nobodys and before is MISSING)
+            if not is_nobodys and not before.is_same(now):
+                changes[self._text(path)] = before, now
+        if not scan.is_as_known:
+            for path in scan.known.keys() - scan.found.keys():
+                # Not if it only counts as ignored no more.
+                if not path.startswith(b"/") or path[1:] not in scan.found:
+                    scan.has_new_rules |= _is_rule(path)
+                    changes[self._text(path)] = scan.known[path], MISSING
+        return changes
 
     def _save(self, scan: _Scan, connection: sqlite3.Connection) -> None:
-        if not scan.dirty and self._version:
+        self._known = scan.found
+        if scan.is_as_known and self._version:
             return
         self._version = (self._version or 0) + 1
-        gone = [(self.folder, key) for key in scan.dirty if key not in self._listings]
-        rows = [(self.folder, key, encode_listing(self._listings[key])) for key in scan.dirty if key in self._listings]
-        connection.executemany("DELETE FROM folders WHERE workspace = ? AND path = ?", gone)
-        connection.executemany("INSERT OR REPLACE INTO folders VALUES (?, ?, ?)", rows)
-        row = self.folder, self._version, self._store.clock(), "", _key_of(self._top_rules)
-        connection.execute("INSERT OR REPLACE INTO workspaces VALUES (?, ?, ?, ?, ?)", row)
+        row = self.folder, self._version, self._store.clock(), "", _key_of(self._top_rules), encode_tree(scan.found)
+        connection.execute("INSERT OR REPLACE INTO workspaces VALUES (?, ?, ?, ?, ?, ?)", row)
 
     def _load(self, rules: tuple[RuleFiles, frozenset[bytes]]) -> bool:
-        """Read the listings, unless those in memory are the latest. Whether what is new was there before."""
+        """Read what is known, unless it is in memory. Whether what is new was there before."""
         version, used, beyond, key = 0, 0.0, "", b""
         if self._store.exists:
             with self._store.read() as connection:
@@ -448,15 +396,15 @@ class Workspace:
                 if beyond and self._store.clock() - used < CHECKED_AGAIN_SECONDS:
                     raise WorkspaceBeyondLimits(beyond)
                 if version and version != self._version:
-                    rows = connection.execute("SELECT path, listing FROM folders WHERE workspace = ?", (self.folder,))
-                    self._listings = {path: decode_listing(listing) for path, listing in rows}
+                    row = connection.execute("SELECT tree FROM workspaces WHERE folder = ?", (self.folder,)).fetchone()
+                    self._known = decode_tree(row[0])
+        if version and version == self._version:
+            return False
         if not version:
-            self._listings = {}
-        if version != self._version or not version:
-            self._version = version
-            self._use_rules(*rules)
-            return key != _key_of(rules)
-        return False
+            self._known = {}
+        self._version = version
+        self._use_rules(*rules)
+        return key != _key_of(rules)
 
     def _stored(self, connection: sqlite3.Connection) -> tuple[int, float, str, bytes]:
         row = connection.execute(
@@ -472,19 +420,22 @@ class Workspace:
             try:
                 yield
             except WorkspaceBeyondLimits as error:
-                row = self.folder, 0, self._store.clock(), str(error), b""
+                row = self.folder, 0, self._store.clock(), str(error), b"", b""
                 with self._store.write() as connection:
-                    connection.execute("DELETE FROM folders WHERE workspace = ?", (self.folder,))
-                    connection.execute("INSERT OR REPLACE INTO workspaces VALUES (?, ?, ?, ?, ?)", row)
+                    connection.execute("INSERT OR REPLACE INTO workspaces VALUES (?, ?, ?, ?, ?, ?)", row)
                 raise
             on_error.pop_all()
 
     def _text(self, path: bytes) -> str:
-        return os.fsdecode(self._root.rstrip(b"/") + b"/" + path)
+        return os.fsdecode(self._root + path.removeprefix(b"/"))
 
 
 def _join(folder: bytes, name: bytes) -> bytes:
     return folder + b"/" + name if folder and name else folder or name
+
+
+def _is_rule(path: bytes) -> bool:
+    return path.endswith(GITIGNORE) and path.rpartition(b"/")[2] == GITIGNORE and not path.startswith(b"/")
 
 
 def _is_same_folder(known: FileState, about: os.stat_result) -> bool:

@@ -62,12 +62,14 @@ def test_question_shows_command_dangers_scope_and_what_is_written(tmp_path: Path
         ("d", "deny"),
         ("O", "once"),
         ("d\n", "deny"),
+        ("\x1b", "deny"),
+        ("\x1b\x03", "cancelled"),
         ("\x03", "cancelled"),
         ("\x04", "deny"),
     ],
 )
 def test_one_key_answers_and_the_terminal_is_as_before(tmp_path: Path, keys: str, choice: str) -> None:
-    """Each key has its answer, Ctrl-C cancels but ends no program, end of input denies; modes are restored."""
+    """Each key has its answer, Ctrl-C cancels but ends no program, Esc and end of input deny; modes are restored."""
     with Terminal(tmp_path, {"command": "rm -rf build"}) as terminal:
         terminal.expect(PROMPT)
         terminal.type(keys)

@@ -28,7 +28,7 @@ SCROLLED_LINES = 2000
 PASTE_BEGIN, PASTE_END = "\x1b[200~", "\x1b[201~"
 ENTER, CTRL_C, CTRL_D, CTRL_O, CTRL_R, CTRL_Z, TAB = "\r", "\x03", "\x04", "\x0f", "\x12", "\x1a", "\t"
 UP, DOWN, SHIFT_TAB = "\x1b[A", "\x1b[B", "\x1b[Z"
-ALT_ENTER = "\x1b\r"
+ESC, ALT_ENTER, ALT_B = "\x1b", "\x1b\r", "\x1bb"
 
 # `slow` waits until somebody makes the file; so the test decides when it ends.
 DEMO_TOOLS = """

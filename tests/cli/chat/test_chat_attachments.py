@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.cli.chat.chat_program import TAB, ChatProgram, make_home, session_text
 from tests.cli.cli_program import Program
-from toolcrib.cli.chat.attachments import mentioned
+from toolcrib.cli.chat.attachments import Attachment, mentioned, read_piped
 from toolcrib.core.messages import attachment, spoken_text
 
 PIXEL = bytes.fromhex(
@@ -109,6 +111,53 @@ def test_piped_text_goes_along_with_the_question(toolcrib: Program) -> None:
     ).replace("\\'", "'")
 
 
+def test_what_is_no_text_is_named_with_the_reason(home: Path) -> None:
+    """A named pipe, a link to a device and a binary file are not silently dropped; a long list says so."""
+    work = home.parent / "work"
+    (work / "many").mkdir(parents=True)
+    for number in range(60):
+        (work / "many" / f"{number:02}.txt").touch()
+    os.mkfifo(work / "pipe")
+    (work / "zero").symlink_to("/dev/zero")
+    (work / "tool").write_bytes(bytes(range(256)) * 20)
+    with ChatProgram(make_home(home, [{"say": "Noted."}]), columns=200) as chat:
+        chat.wait_idle()
+        chat.enter("look at @pipe @zero @tool @many")
+        shown = chat.wait_for("Noted.")
+
+    assert "pipe' cannot be read: it is neither a file nor a folder" in shown
+    assert "not attached: '/dev/zero' is not read" in shown
+    assert "not attached: tool is a binary file" in shown
+    assert "attached: many (folder, the first 50 of 60 entries)" in shown
+
+
+def test_binary_input_is_not_sent(toolcrib: Program) -> None:
+    """The question is asked without it, and the person is told."""
+    script(toolcrib, "What?")
+
+    done = toolcrib("chat", "-q", "review this", stdin="\0\1\2" * 1000)
+
+    assert done.stdout == "What?\n"
+    assert "not attached: the piped input is binary" in done.stderr
+    assert "<attached" not in session_text(toolcrib.home)
+
+
+def test_input_without_an_end_is_cut(tmp_path: Path) -> None:
+    """`yes | toolcrib …` neither hangs nor fills the memory: the rest of a huge input is not read."""
+    endless = subprocess.Popen(["yes"], stdout=subprocess.PIPE)
+    assert endless.stdout is not None
+    try:
+        text = read_piped(endless.stdout.fileno(), most=1_000_000)
+    finally:
+        endless.kill()
+        endless.wait()
+        endless.stdout.close()
+
+    assert isinstance(text, Attachment)
+    assert len(text.text) < 100_000
+    assert "the rest was not read" in text.about
+
+
 def test_long_piped_text_is_cut_in_the_middle_and_says_so(toolcrib: Program) -> None:
     """The beginning and the end stay."""
     script(toolcrib, "Long.")
@@ -117,7 +166,7 @@ def test_long_piped_text_is_cut_in_the_middle_and_says_so(toolcrib: Program) -> 
 
     sent = session_text(toolcrib.home)
     assert done.stdout == "Long.\n"
-    assert "characters left out in the middle" in done.stderr
+    assert "bytes left out in the middle" in done.stderr
     assert len(sent) < 150_000
     assert "first" in sent
     assert "last\\n</attached>" in sent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.cli.chat.chat_program import CTRL_C, ChatProgram, make_home, session_text, slow_call
+from tests.cli.chat.chat_program import ALT_B, CTRL_C, ESC, ChatProgram, make_home, session_text, slow_call
 from tests.cli.chat.stream_server import StreamServer
 
 
@@ -84,6 +84,32 @@ def test_an_interrupt_in_the_middle_of_an_answer_keeps_the_session(home: Path) -
             first, second = server.requests.get(timeout=30), server.requests.get(timeout=30)
             assert len(second["messages"]) > len(first["messages"])
             assert any("Half an ans" in str(message["content"]) for message in second["messages"])
+
+
+def test_esc_stops_the_agent_and_leaves_a_question(home: Path, tmp_path: Path) -> None:
+    """Also twice, which never exits; an Alt combination is no Esc."""
+    steps = [{"call": "write_text", "arguments": {"path": "a.txt"}}, {"say": "Written."}, slow_call(tmp_path / "gate")]
+    with ChatProgram(make_home(home, steps)) as chat:
+        chat.wait_idle()
+        chat.enter("write")
+        chat.wait_for("Written.")
+        chat.wait_idle()
+        chat.enter("/undo")
+        chat.wait_for("answer ❯")
+        chat.type(ESC)
+        chat.wait_gone("answer ❯")
+        chat.wait_idle()
+        chat.enter("work")
+        chat.wait_for("slow  ")
+        chat.type(ALT_B)
+        chat.type(ESC)
+        shown = chat.wait_for("interrupted", "stopped; the session keeps")
+        chat.type(ESC)
+        chat.wait_idle()
+        assert chat.leave() == 0
+
+    assert shown.count("stopped; the session keeps") == 1
+    assert (home.parent / "work" / "a.txt").exists()
 
 
 def test_thoughts_are_folded_to_a_line_until_they_are_wanted(home: Path) -> None:

@@ -40,6 +40,8 @@ except ImportError:  # Windows has no termios.
 CHUNK_BYTES = 1024
 HANG_UP = ""
 """What `Keys.read` returns when the terminal has hung up."""
+ALONE_SECONDS = 0.3
+"""How long nothing comes after an ESC that is a key."""
 LAST_SECONDS = 10
 PREVIEW_SECONDS = 0.5
 EDIT_SECONDS = 600.0
@@ -102,10 +104,18 @@ class Keys:
         text = self._escapes.feed(self._decoder.decode(data))
         if text:
             self._arrived.put_nowait(text)
+        if self._escapes.is_at_start:
+            asyncio.get_running_loop().call_later(ALONE_SECONDS, self._end_escape, self._escapes.count)
+
+    def _end_escape(self, count: int) -> None:
+        """If nothing came after an ESC, it was the key itself and not the start of a sequence."""
+        if self._escapes.is_at_start and self._escapes.count == count:
+            self._escapes = EscapeFilter()
+            self._arrived.put_nowait(ESCAPE_KEY)
 
 
-ARROW_UP, ARROW_DOWN = "\ue001", "\ue002"
-"""Stand for the arrow keys in what was typed; from the private part of Unicode, so no key has them."""
+ARROW_UP, ARROW_DOWN, ESCAPE_KEY = "\ue001", "\ue002", "\ue003"
+"""Stand for these keys in what was typed; from the private part of Unicode, so no key has them."""
 
 
 class EscapeFilter:
@@ -117,13 +127,23 @@ class EscapeFilter:
     def __init__(self) -> None:
         self._inside = ""
         self._has_parameters = False
+        self.count = 0
+        """How many sequences have begun."""
+
+    @property
+    def is_at_start(self) -> bool:
+        """Whether an ESC came last, which may begin a sequence or be the key."""
+        return self._inside == "\x1b"
 
     def feed(self, text: str) -> str:
         kept: list[str] = []
         for character in text:
             if character == "\x1b":
                 self._inside = "\x1b"
-            elif not self._inside:
+                self.count += 1
+            elif not self._inside or character in (CTRL_C, CTRL_D):
+                # No sequence contains the keys that stop.
+                self._inside = ""
                 kept.append(character)
             elif self._inside == "\x1b" and character in "[O":
                 self._inside, self._has_parameters = character, False
@@ -434,6 +454,8 @@ class _Dialogue:
             return None
         if key == CTRL_D:
             return ApprovalAnswer(choice="deny", reason="end of input at the prompt", decided_by="user")
+        if key == ESCAPE_KEY:
+            return ApprovalAnswer(choice="deny", decided_by="user")
         if key in ANSWERS and (key != "a" or self._request.may_be_permanent):
             return ApprovalAnswer(choice=ANSWERS[key], decided_by="user")
         if key == "k" and has_scope(self._request):

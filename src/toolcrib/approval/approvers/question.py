@@ -285,7 +285,7 @@ def help_text(request: ApprovalRequest, written: Sequence[str], columns: int, st
         "n": "don't run it",
         "r": "don't run it, and tell the model why: type the reason, then press Enter",
         "e": "show the whole command and every danger",
-        "?": "show this help; Ctrl-C cancels the call; Enter gives the answer that the arrow keys chose",
+        "?": "show this help; Esc denies; Ctrl-C cancels the call; Enter gives the answer that the arrow keys chose",
     }
     if not request.can_be_edited:
         del lines["c"]

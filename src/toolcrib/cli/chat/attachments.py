@@ -26,13 +26,18 @@ MAX_ATTACHED_CHARS = 100_000
 """All attachments of a message together."""
 MAX_FILE_LINES = 2_000
 MAX_PIPED_CHARS = 90_000
+MAX_PIPED_BYTES = 500_000_000
+"""Of a longer input the rest is not read: it may have no end."""
 CHARS_PER_TOKEN = 3
 WAITING_SECONDS = 2.0
 CHUNK_BYTES = 65536
 NOT_ATTACHED = "not attached"
+NO_FILE = "there is no file"
+"""How read_file begins to say so."""
 _MENTION = re.compile(r"""(?:^|(?<=\s))@(?:"([^"\n]+)"|((?:\\.|[^\s"\\])+))""")
 _LINE_NUMBER = re.compile(r"^ *\d+\|", re.MULTILINE)
 _ENDING = ".,;:!?)]}'"
+_ENTRIES = re.compile(r"with (\d+) entries")
 
 
 class Attachment(Struct, frozen=True):
@@ -94,7 +99,9 @@ async def _read(agent: Agent, path: str) -> Attachment | str:
         again = await _at(agent, path.rstrip(_ENDING))
         found = again
     looks_like_path = "/" in path or "." in path.rstrip(_ENDING)
-    return found if isinstance(found, Attachment) or looks_like_path else ""
+    if isinstance(found, str) and found.startswith(NO_FILE) and not looks_like_path:
+        return ""
+    return found
 
 
 async def _at(agent: Agent, path: str) -> Attachment | str:
@@ -107,15 +114,25 @@ async def _at(agent: Agent, path: str) -> Attachment | str:
     except ValueError:
         found = {}
     if isinstance(found.get("entries"), list):
-        entries = [str(entry) for entry in found["entries"]]
-        count = "1 entry" if len(entries) == 1 else f"{len(entries)} entries"
-        return Attachment(path, "\n".join(entries), f"folder, {count}")
+        return _folder(path, [str(entry) for entry in found["entries"]], str(found.get("error")))
+    if found.get("binary"):
+        return f"{path} is a binary file"
     if result.is_error or not isinstance(found.get("content"), str):
         return one_line(result.error_message or str(found.get("error") or f"{path} cannot be read"))
     text = _LINE_NUMBER.sub("", found["content"])
     total, shown = found.get("total_lines"), found.get("lines")
     partly = f"the first {shown} of {total} lines" if total != shown else ""
     return Attachment(path, text, partly or plural(int(shown or 0), "line"))
+
+
+def _folder(path: str, entries: list[str], told: str) -> Attachment:
+    counted = _ENTRIES.search(told)
+    total = int(counted[1]) if counted is not None else len(entries)
+    count = "1 entry" if total == 1 else f"{total:,} entries"
+    if total > len(entries):
+        entries = [*entries, f"[{total - len(entries):,} more]"]
+        count = f"the first {len(entries) - 1} of {count}"
+    return Attachment(path, "\n".join(entries), f"folder, {count}")
 
 
 async def own_call(agent: Agent, tool: str, arguments: JsonObject, call_id: str = "") -> ToolResult:
@@ -145,23 +162,35 @@ def piped_text() -> Attachment | None:
         return None
     if not (stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)):
         return None
-    data = _read_to_end(descriptor, waits=not stat.S_ISREG(mode))
-    text = data.decode("utf-8", "replace")
+    waits = not stat.S_ISREG(mode) and sys.platform != "win32"
+    if waits and not select.select([descriptor], [], [], WAITING_SECONDS)[0]:
+        note("Waiting for the piped input to end; `< /dev/null` asks without any.")
+    found = read_piped(descriptor)
+    if isinstance(found, str):
+        note(f"{NOT_ATTACHED}: {found}")
+        return None
+    return found
+
+
+def read_piped(descriptor: int, most: int = MAX_PIPED_BYTES) -> Attachment | str | None:
+    """The text of an input, without the middle if it is long; a sentence if it is no text, None if it is empty."""
+    half = MAX_PIPED_CHARS // 2
+    start, end, size, lines = bytearray(), bytearray(), 0, 0
+    while (data := os.read(descriptor, CHUNK_BYTES)) and size < most:
+        size += len(data)
+        lines += data.count(b"\n")
+        taken = data[: max(0, half - len(start))]
+        start += taken
+        end += data[len(taken) :]
+        del end[: max(0, len(end) - half)]
+    if b"\0" in start or b"\0" in end:
+        return "the piped input is binary"
+    left_out = size - len(start) - len(end)
+    gap = f"\n[{left_out:,} bytes are left out here]\n".encode() if left_out else b""
+    text = (bytes(start) + gap + bytes(end)).decode("utf-8", "replace")
     if not text.strip():
         return None
-    lines = plural(len(text.splitlines()), "line")
-    if len(text) > MAX_PIPED_CHARS:
-        half = MAX_PIPED_CHARS // 2
-        left_out = len(text) - MAX_PIPED_CHARS
-        text = f"{text[:half]}\n[{left_out:,} characters are left out here]\n{text[-half:]}"
-        lines += f", {left_out:,} characters left out in the middle"
-    return Attachment("piped input", text, lines)
-
-
-def _read_to_end(descriptor: int, *, waits: bool) -> bytes:
-    if waits and sys.platform != "win32" and not select.select([descriptor], [], [], WAITING_SECONDS)[0]:
-        note("Waiting for the piped input to end; `< /dev/null` asks without any.")
-    pieces: list[bytes] = []
-    while data := os.read(descriptor, CHUNK_BYTES):
-        pieces.append(data)
-    return b"".join(pieces)
+    about = plural(lines + (not text.endswith("\n")), "line")
+    about += f", {left_out:,} bytes left out in the middle" if left_out else ""
+    about += ", the rest was not read" if data else ""
+    return Attachment("piped input", text, about)

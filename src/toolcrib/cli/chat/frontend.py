@@ -46,6 +46,10 @@ class InputListener(Protocol):
         """Ctrl-C."""
         ...
 
+    def stop_work(self) -> None:
+        """Esc, when nothing is typed."""
+        ...
+
     def switch_mode(self) -> None:
         """Shift-Tab: the next mode."""
         ...

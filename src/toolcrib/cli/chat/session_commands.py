@@ -291,7 +291,8 @@ async def _to_clipboard(text: str) -> str:
 async def show_context(chat: Chat, _: str) -> None:
     agent = chat.agent
     messages, profile = agent.messages, agent.profile
-    offered = await asyncio.to_thread(lambda: agent.tool_selection.current(profile, agent.provider.dialect, ""))
+    dialect, mode = agent.provider.dialect, agent.mode
+    offered = await asyncio.to_thread(lambda: agent.tool_selection.current(profile, dialect, "", mode=mode))
     sizes: dict[str, int] = {
         "system prompt": estimate_text_tokens(agent.system_prompt),
         f"{plural(len(offered.names), 'tool')}": offered.tokens,

@@ -47,6 +47,7 @@ KEYS = (
     ("Ctrl-X Ctrl-E", "open your editor"),
     ("Shift-Tab", "switch the mode: ask, auto-edit, plan"),
     ("Ctrl-O", "show the latest call in full"),
+    ("Esc", "stop the agent, leave a question, deny"),
     ("Ctrl-C", "stop the agent; twice: exit"),
     ("Ctrl-D", "exit"),
     ("Ctrl-Z", "suspend; `fg` resumes"),

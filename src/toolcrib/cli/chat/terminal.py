@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TextIO
 
 from prompt_toolkit.application import Application, in_terminal
-from prompt_toolkit.application.current import set_app
+from prompt_toolkit.application.current import get_app, set_app
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import Completer
 from prompt_toolkit.data_structures import Size
 from prompt_toolkit.enums import EditingMode
-from prompt_toolkit.filters import Condition, has_completions
+from prompt_toolkit.filters import Condition, emacs_mode, has_completions, is_searching
 from prompt_toolkit.formatted_text import ANSI, AnyFormattedText, StyleAndTextTuples
 from prompt_toolkit.formatted_text.base import OneStyleAndTextTuple
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
@@ -260,6 +260,13 @@ def view_keys(buffer: Buffer, status: Status, tell: Callable[[Callable[[InputLis
     @keys.add("down", filter=is_choosing)
     def _mark_next(_event: KeyPressEvent) -> None:
         status.move_mark(1)
+
+    # An Alt combination comes as an Esc with another key behind it.
+    is_alone = Condition(lambda: not buffer.text and not get_app().key_processor.input_queue)
+
+    @keys.add("escape", filter=is_alone & emacs_mode & ~is_searching, eager=True)
+    def _stop(_event: KeyPressEvent) -> None:
+        tell(lambda listener: listener.stop_work() if listener.is_working else None)
 
     @keys.add("s-tab", filter=~has_completions)
     def _switch_mode(_event: KeyPressEvent) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from toolcrib.undo.history import UndoResult
     from toolcrib.undo.records import ChangedFile
 
+MANY_FILES = 1_000
+"""From so many on, restoring takes a moment."""
 RESTORE, KEEP = "Restore the files", "Keep the files as they are"
 SHOWN_FILES = 8
 SHOWN_DIFF_LINES = 400
@@ -43,6 +46,7 @@ async def undo(chat: Chat, words: str) -> None:
     history, session_id = chat.host.file_history, chat.agent.session_id
     changed = await asyncio.to_thread(history.changed, session_id)
     before = [one for one in changed if arguments.force or not one.during]
+    others = [one for one in changed if one.during and not arguments.force]
     undone = undo_last_exchange(chat)
     if undone is not None:
         chat.host.todo.restore(session_id, chat.agent.messages)
@@ -50,15 +54,17 @@ async def undo(chat: Chat, words: str) -> None:
         text = f"Undone: {one_line(undone.question)!r} and what followed ({plural(undone.count, 'message')})."
         chat.screen.say(text)
     of_exchange = [one for one in before if undone is not None and undone.call_ids.intersection(one.call_ids)]
-    _note_others(chat, [one for one in changed if one not in before])
+    _note_others(chat, others)
     if not before:
         if undone is None:
             chat.screen.say(NOTHING)
         return
-    question = f"It also changed {_names(of_exchange)}."
+    question = f"It also changed {_names(chat, of_exchange)}."
     if not of_exchange:
-        question = f"Earlier in this session, these files were changed: {_names(before)}."
+        question = f"Earlier in this session, these files were changed: {_names(chat, before)}."
     if await chat.confirm(question, RESTORE, KEEP):
+        if len(of_exchange or before) >= MANY_FILES:
+            chat.screen.note(f"Restoring {len(of_exchange or before):,} files …")
         turn = undone.turn_id if undone is not None and of_exchange else None
         done = await asyncio.to_thread(history.undo_turn, session_id, turn, force=arguments.force)
         _show(chat, done, force=arguments.force)
@@ -161,13 +167,14 @@ def _show(chat: Chat, done: UndoResult, *, force: bool, dry_run: bool = False, r
 
 def _note_others(chat: Chat, files: list[ChangedFile]) -> None:
     if files:
-        chat.screen.note(f"Changed while commands ran, perhaps by something else: {_names(files)}.")
+        chat.screen.note(f"Changed while commands ran, perhaps by something else: {_names(chat, files)}.")
 
 
-def _names(files: list[ChangedFile]) -> str:
-    more = f" and {len(files) - SHOWN_FILES} more" if len(files) > SHOWN_FILES else ""
-    names = [short_path(one.path) + (f" ({one.kind})" if one.kind != "changed" else "") for one in files[:SHOWN_FILES]]
-    return ", ".join(names) + more
+def _names(chat: Chat, files: list[ChangedFile]) -> str:
+    here = f"{os.path.realpath(chat.folder)}/"
+    shown = [(short_path(one.path.removeprefix(here)), one.kind) for one in files[:SHOWN_FILES]]
+    more = f" and {len(files) - SHOWN_FILES:,} more" if len(files) > SHOWN_FILES else ""
+    return ", ".join(name if kind == "changed" else f"{name} ({kind})" for name, kind in shown) + more
 
 
 def _coloured(diff: str) -> Text:

@@ -21,7 +21,6 @@ from toolcrib.undo.remote_files import Terminal
 from toolcrib.undo.store import DIRECT
 
 SOMETHING_REFUSED = 1
-OLD_RECORDS = "Changes that an earlier version of toolcrib recorded cannot be undone; their copies are removed."
 
 
 class UnknownUndoSession(UnknownName):
@@ -77,8 +76,6 @@ def undo(
         session = _session(history, session_id, undone_too=redo or list_calls)
         if session is None:
             _print_nothing_to_undo(as_json)
-            if history.store.drop_old_records():
-                note(OLD_RECORDS)
             return 0
         # Calls without a session come from all folders; only those of this folder are meant.
         folder = str(current_folder()) if session == DIRECT and session_id is None else ""
