@@ -12,8 +12,8 @@ from toolcrib.core.errors import ConfigError
 from toolcrib.core.types import Effect, JsonObject, Unavailable
 from toolcrib.registry import registry
 
-INSTALL = "run: pip install 'toolcrib[browser]'"
-CHROMIUM = "run: apt install chromium (or set browser.executable or browser.cdp_url)"
+INSTALL = "run `pip install 'toolcrib[browser]'`"
+CHROMIUM = "run `apt install chromium` (or set browser.executable or browser.cdp_url)"
 MAX_CHARS = 100_000
 
 

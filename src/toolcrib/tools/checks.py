@@ -57,4 +57,4 @@ def check_client() -> bool | Unavailable:
     """Whether the HTTP client is installed."""
     if is_installed(HTTP_CLIENT):
         return True
-    return Unavailable("the HTTP client is not installed", "run: pip install 'toolcrib[web]'")
+    return Unavailable("the HTTP client is not installed", "run `pip install 'toolcrib[web]'`")

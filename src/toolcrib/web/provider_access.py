@@ -6,14 +6,19 @@ answer of a stranger is no text for a message.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any, Literal
 
 import msgspec
 
+from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import ToolcribError
+from toolcrib.core.types import JsonObject
+from toolcrib.registry.results import sendable, tool_error, tool_result
 from toolcrib.web.addresses import AddressRefused, parse_address
 from toolcrib.web.guard import HostNotFound
 from toolcrib.web.http_client import FetchFailed, FetchLimits, GuardedClient, HttpRequest, HttpResponse
@@ -154,6 +159,26 @@ class ProviderAccess(msgspec.Struct, frozen=True, kw_only=True):
             return json.loads(response.body)
         except (ValueError, RecursionError):
             raise self.malformed() from None
+
+
+def seconds_left(limit: float, ctx: ToolContext) -> float:
+    """How long a call may take: the limit, or what is left until the deadline of the call."""
+    return limit if ctx.deadline is None else max(0.1, min(limit, ctx.deadline - time.monotonic()))
+
+
+async def bounded(work: Awaitable[JsonObject], ctx: ToolContext, seconds: float, late: str) -> str:
+    """What the tool answers: the result of the work, or one sentence about why there is none.
+
+    `late` says what happened at the limit; its `{:g}` stands for the seconds.
+    """
+    seconds = seconds_left(seconds, ctx)
+    try:
+        async with asyncio.timeout(seconds):
+            return sendable(tool_result(await work))
+    except TimeoutError:
+        return tool_error(late.format(seconds), success=False)
+    except ToolcribError as error:
+        return tool_error(error, success=False)
 
 
 def multipart(fields: Mapping[str, str], files: Iterable[tuple[str, str, bytes]]) -> tuple[str, bytes]:
