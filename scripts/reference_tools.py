@@ -86,6 +86,13 @@ FACTS = {
     "skill_manage": Facts("writes or deletes files of the user's skills", HERE),
     "skill_view": Facts("reads the file of the skill", HERE),
     "skills_list": Facts("reads the folder of the user's skills", HERE),
+    "spotify_albums": Facts("asks Spotify", HERE),
+    "spotify_devices": Facts("asks Spotify; moving playback needs approval", HERE),
+    "spotify_library": Facts("asks Spotify; saving and removing need approval", HERE),
+    "spotify_playback": Facts("asks Spotify; whatever changes playback needs approval", HERE),
+    "spotify_playlists": Facts("asks Spotify; creating and changing playlists need approval", HERE),
+    "spotify_queue": Facts("asks Spotify; adding needs approval", HERE),
+    "spotify_search": Facts("asks Spotify", HERE),
     "terminal": Facts("runs the command", "where `terminal.backend` says"),
     "text_to_speech": Facts(
         "sends the text to a service and spends money, unless a program on this machine speaks; writes `output_path`",

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from toolcrib.integrations.discord import DiscordService
     from toolcrib.integrations.feishu import FeishuService
     from toolcrib.integrations.home_assistant import HomeAssistantService
+    from toolcrib.integrations.spotify import SpotifyService
     from toolcrib.integrations.x_search import PostSearchService
     from toolcrib.mcp.client.manager import McpClientManager
     from toolcrib.media.generation.service import GenerationService
@@ -306,6 +307,12 @@ class RuntimeServices:
         from toolcrib.integrations.feishu import FeishuService  # noqa: PLC0415
 
         return FeishuService(lambda: self.web.client)
+
+    @lazy
+    def spotify(self) -> SpotifyService:
+        from toolcrib.integrations.spotify import SpotifyService  # noqa: PLC0415
+
+        return SpotifyService(self._runtime.settings.home, lambda: self.web.client)
 
     @lazy
     def snapshots(self) -> FileSnapshots | None:

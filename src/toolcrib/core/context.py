@@ -366,6 +366,14 @@ class FeishuPort(Protocol):
     def write_effects(self, args: JsonObject, action: str) -> tuple[Effect, ...]: ...
 
 
+class SpotifyPort(Protocol):
+    """The Spotify account of the user."""
+
+    async def handle(self, args: JsonObject, ctx: ToolContext) -> str: ...
+
+    def effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]: ...
+
+
 class BrowserPort(Protocol):
     """The browser tools."""
 
@@ -548,6 +556,9 @@ class Services(Protocol):
 
     @property
     def feishu(self) -> FeishuPort: ...
+
+    @property
+    def spotify(self) -> SpotifyPort: ...
 
     @property
     def plugins(self) -> Sequence[Any]:

@@ -31,9 +31,13 @@ ProviderFailure = Literal["key", "quota", "timeout", "server", "malformed", "too
 class ProviderFailed(ToolcribError):
     """A provider that did not deliver; the message is one sentence without any text of the provider."""
 
-    def __init__(self, message: str, kind: ProviderFailure, retry_seconds: float = 0.0, status: int = 0) -> None:
+    def __init__(
+        self, message: str, kind: ProviderFailure, retry_seconds: float = 0.0, status: int = 0, body: bytes = b""
+    ) -> None:
         super().__init__(message)
         self.kind: ProviderFailure = kind
+        self.body = body
+        """What a refusal said, for code that knows its words; never part of a message."""
         self.status = status
         """The HTTP status of a refusal, if there was one."""
         self.retry_seconds = retry_seconds
@@ -135,21 +139,23 @@ class ProviderAccess(msgspec.Struct, frozen=True, kw_only=True):
         if 200 <= status < 300:
             return
         if status in (401, 403):
-            raise self.refused(status)
+            raise self.refused(status, response.body)
         if status == 402:
             raise ProviderFailed(f"the {name} account has no credit left", "quota")
         if status == 429:
             wait = _seconds(response.headers.get("retry-after", ""))
-            raise ProviderFailed(f"the request limit of {name} is reached; try again later", "quota", wait)
+            when = f"in {wait:g} seconds" if wait else "later"
+            raise ProviderFailed(f"the request limit of {name} is reached; try again {when}", "quota", wait)
         if status >= 500:
             raise ProviderFailed(f"{name} has a problem (HTTP {status}); try again later", "server")
-        raise ProviderFailed(f"{name} did not accept the request (HTTP {status})", "request", status=status)
+        message = f"{name} did not accept the request (HTTP {status})"
+        raise ProviderFailed(message, "request", status=status, body=response.body)
 
-    def refused(self, status: int = 401) -> ProviderFailed:
+    def refused(self, status: int = 401, body: bytes = b"") -> ProviderFailed:
         why = f"{self.display_name} refused the request"
         if self.key:
             why = f"{self.display_name} refused the key in {self.key_variable}; run `toolcrib setup {self.tool}`"
-        return ProviderFailed(why, "key", status=status)
+        return ProviderFailed(why, "key", status=status, body=body)
 
     def malformed(self) -> ProviderFailed:
         return ProviderFailed(f"{self.display_name} sent an answer that cannot be understood", "malformed")
