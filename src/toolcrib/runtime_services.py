@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from toolcrib.core.context import Asker, ConversationPort, ModelPort, ProcessesPort, ToolService
     from toolcrib.core.ports import FileSnapshots
     from toolcrib.cron.service import CronService
+    from toolcrib.files.projects import ProjectService
     from toolcrib.files.service import FileService
     from toolcrib.integrations.discord import DiscordService
     from toolcrib.integrations.feishu import FeishuService
@@ -189,6 +190,12 @@ class RuntimeServices:
         from toolcrib.files.service import FileService  # noqa: PLC0415
 
         return FileService(self._runtime.settings, self)
+
+    @lazy
+    def projects(self) -> ProjectService:
+        from toolcrib.files.projects import ProjectService  # noqa: PLC0415
+
+        return ProjectService(self._runtime.settings.home, self)
 
     @lazy
     def code_execution(self) -> CodeExecutionService:

@@ -519,6 +519,9 @@ class Services(Protocol):
     def files(self) -> FilesPort: ...
 
     @property
+    def projects(self) -> ToolService: ...
+
+    @property
     def code_execution(self) -> CodeExecutionPort: ...
 
     @property

@@ -33,7 +33,7 @@ DASHBOARD = "https://developer.spotify.com/dashboard"
     help="How many seconds to wait for the login.",
 )
 def login(service: str, client_id: str, no_browser: bool, timeout: float) -> None:
-    """Log in to a service that built-in tools use: spotify.
+    """Log in to a service that built-in tools use, such as Spotify.
 
     Prints the login address and opens it in a browser, if there is one. If the browser runs on another machine, paste
     the address of the last page, which will not load there. The login is saved in your home folder, readable only by
@@ -69,7 +69,7 @@ async def _log_in(spotify: SpotifyLogin, client_id: str, opens_browser: bool, se
 @click.command(name="logout")
 @click.argument("service", type=click.Choice(SERVICES))
 def logout(service: str) -> None:
-    """Delete the saved login of a service that built-in tools use: spotify.
+    """Delete the saved login of such a service.
 
     Spotify has no way to revoke it from here; https://www.spotify.com/account/apps removes the access of your app.
 

@@ -185,25 +185,19 @@ class GenerationService:
 
     async def make_video(self, args: JsonObject, ctx: ToolContext) -> str:
         """`video_generate`."""
-        return await bounded(
-            self._make_video(args, ctx, ""), ctx, self._settings.video_gen.timeout + GRACE_SECONDS, LATE
-        )
+        return await self._film(args, ctx, "")
 
     async def edit_video(self, args: JsonObject, ctx: ToolContext) -> str:
         """`xai_video_edit`."""
-        return await bounded(
-            self._make_video(args, ctx, "edit"), ctx, self._settings.video_gen.timeout + GRACE_SECONDS, LATE
-        )
+        return await self._film(args, ctx, "edit")
 
     async def extend_video(self, args: JsonObject, ctx: ToolContext) -> str:
         """`xai_video_extend`."""
-        return await bounded(
-            self._make_video(args, ctx, "extend"), ctx, self._settings.video_gen.timeout + GRACE_SECONDS, LATE
-        )
+        return await self._film(args, ctx, "extend")
 
-    async def _film(self, args: JsonObject, ctx: ToolContext, operation: str) -> str:
+    async def _film(self, args: JsonObject, ctx: ToolContext, task: str) -> str:
         seconds = self._settings.video_gen.timeout + GRACE_SECONDS
-        return await bounded(self._make_video(args, ctx, operation), ctx, seconds, LATE)
+        return await bounded(self._make_video(args, ctx, task), ctx, seconds, LATE)
 
     def video_effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
         read = self._source_effects(sources_of(args), ctx)
