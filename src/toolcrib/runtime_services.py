@@ -37,10 +37,12 @@ if TYPE_CHECKING:
     from toolcrib.core.ports import FileSnapshots
     from toolcrib.cron.service import CronService
     from toolcrib.dispatch.parallel import CallQueue
+    from toolcrib.files.projects import ProjectService
     from toolcrib.files.service import FileService
     from toolcrib.integrations.discord import DiscordService
     from toolcrib.integrations.feishu import FeishuService
     from toolcrib.integrations.home_assistant import HomeAssistantService
+    from toolcrib.integrations.spotify import SpotifyService
     from toolcrib.integrations.x_search import PostSearchService
     from toolcrib.mcp.client.manager import McpClientManager
     from toolcrib.media.generation.service import GenerationService
@@ -190,6 +192,12 @@ class RuntimeServices:
         return FileService(self._runtime.settings, self)
 
     @lazy
+    def projects(self) -> ProjectService:
+        from toolcrib.files.projects import ProjectService  # noqa: PLC0415
+
+        return ProjectService(self._runtime.settings.home, self)
+
+    @lazy
     def code_execution(self) -> CodeExecutionService:
         from toolcrib.code_execution.service import CodeExecutionService  # noqa: PLC0415
 
@@ -306,6 +314,12 @@ class RuntimeServices:
         from toolcrib.integrations.feishu import FeishuService  # noqa: PLC0415
 
         return FeishuService(lambda: self.web.client)
+
+    @lazy
+    def spotify(self) -> SpotifyService:
+        from toolcrib.integrations.spotify import SpotifyService  # noqa: PLC0415
+
+        return SpotifyService(self._runtime.settings.home, lambda: self.web.client)
 
     @lazy
     def snapshots(self) -> FileSnapshots | None:

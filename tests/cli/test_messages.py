@@ -291,7 +291,7 @@ SCENARIOS = [
     Scenario("mcp test bell", CLOCK, when="a variable is not set"),
     Scenario("tools list --toolset tides", TOOLS, terminal=True),
     Scenario("tools list --toolset todo", terminal=True),
-    Scenario("tools list --toolset spotify", terminal=True),
+    Scenario("tools list --toolset rl", terminal=True),
     Scenario("tools run buy {}", {"tools/buy.py": EFFECTIVE_TOOL}, terminal=True),
     Scenario(
         """tools run buy '{"article": "saw"}'""",

@@ -12,7 +12,8 @@ around it:
     <!-- served: NAME -->                   the block is a page of a web server on this machine, whose address is `site`
     <!-- the search service answers -->     the block is the answer of a SearXNG server to every query
     <!-- a service answers: VARIABLE/PATH --> the block is what the server at the address in VARIABLE answers there;
-                                            `, with KEY` sets that variable to a key
+                                            `, with KEY` sets that variable to a key, and `, logged in to NAME`
+                                            stores a login at that service
 """
 
 from __future__ import annotations
@@ -48,6 +49,13 @@ MARKS = (
     "the search service answers",
     "a service answers",
 )
+LOGINS = {
+    "spotify": {
+        "server": "spotify",
+        "url": "https://accounts.spotify.com",
+        "tokens": {"access_token": "token-for-this-page"},
+    }
+}
 TYPES = {".html": "text/html; charset=utf-8", ".json": "application/json", ".txt": "text/plain; charset=utf-8"}
 
 
@@ -117,10 +125,14 @@ class ToolPage:
             self._site.pages["/search"] = (200, {"content-type": "application/json"}, block.body.encode())
             self._patch.setenv("SEARXNG_URL", self._site.address)
         elif block.mark == "a service answers":
-            where, _, key = block.value.partition(", with ")
+            where, _, service = block.value.partition(", logged in to ")
+            where, _, key = where.partition(", with ")
             variable, _, path = where.partition("/")
             if key:
                 self._patch.setenv(key, "key-for-this-page")
+            if service:
+                login = Block("json", json.dumps(LOGINS[service]), block.line)
+                self._save(login, self._user / ".toolcrib" / "logins" / f"{service}.json")
             self._site.pages[f"/{path}"] = (200, {"content-type": "application/json"}, block.body.encode())
             self._patch.setenv(variable, self._site.address)
         elif block.mark == "earlier conversation":

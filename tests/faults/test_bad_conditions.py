@@ -89,6 +89,8 @@ ROWS = (
     Row("env list"),
     Row("env shell", "local", ""),
     Row("import hermes", "--yes|--from|{hermes}", "config write"),
+    Row("login", "spotify|--client-id|abc|--no-browser|--timeout|1", "config"),
+    Row("logout", "spotify", "config"),
     Row("mcp add", "other|--|python3|-c|pass", "config write"),
     Row("mcp list"),
     Row("mcp login", "clock|--no-browser|--timeout|1", "config"),

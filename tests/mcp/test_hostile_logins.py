@@ -18,8 +18,8 @@ from toolcrib.mcp.client.errors import ServerFailed
 from toolcrib.mcp.client.http_transport import MAX_BODY_BYTES
 from toolcrib.mcp.client.login import log_in
 from toolcrib.mcp.client.oauth import LoginProvider
-from toolcrib.mcp.client.servers import Server, read_server
-from toolcrib.mcp.client.token_store import StoredLogin, token_store
+from toolcrib.mcp.client.servers import Server, read_server, token_store
+from toolcrib.web.token_store import StoredLogin
 
 MEGABYTE = 1024 * 1024
 FAR_TOO_MUCH = 40 * MAX_BODY_BYTES

@@ -23,10 +23,10 @@ from toolcrib.config.paths import Home
 from toolcrib.mcp.client.errors import ServerFailed
 from toolcrib.mcp.client.login import log_in, log_out
 from toolcrib.mcp.client.oauth import LoginProvider
-from toolcrib.mcp.client.redirect_listener import open_listener
-from toolcrib.mcp.client.servers import Server, read_server
-from toolcrib.mcp.client.token_store import StoredLogin, TokenStore, file_stem, token_store
+from toolcrib.mcp.client.servers import Server, read_server, token_store
 from toolcrib.runtime import Runtime
+from toolcrib.web.redirect_listener import open_listener
+from toolcrib.web.token_store import LoginFailed, StoredLogin, TokenStore, file_stem
 
 # Programs with the SDK behind them take a second or two to start.
 pytestmark = pytest.mark.services
@@ -592,7 +592,7 @@ async def test_a_taken_port_is_told() -> None:
     async with open_listener([0]) as first:
         async with open_listener([first.port, 0]) as second:
             assert second.port != first.port
-        with pytest.raises(ServerFailed, match=f"port {first.port} is in use"):
+        with pytest.raises(LoginFailed, match=f"port {first.port} is in use"):
             async with open_listener([first.port]):
                 pass
 

@@ -22,7 +22,7 @@ from toolcrib.mcp.client.connection import Connection
 from toolcrib.mcp.client.default_callbacks import FEATURES
 from toolcrib.mcp.client.errors import ServerFailed
 from toolcrib.mcp.client.login import log_in
-from toolcrib.mcp.client.token_store import token_store
+from toolcrib.mcp.client.servers import token_store
 from toolcrib.runtime import Runtime
 from toolcrib.testing import isolated_runtime
 

@@ -365,3 +365,41 @@ async def test_a_rule_lets_unattended_calls_spend(open_media: OpenMedia, monkeyp
         decided[ratio] = runtime.gate.judge(entry, args, effects, ctx).decision
 
     assert decided == {"square": "allow", "landscape": "ask"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "images", "ratios"),
+    [
+        ({"model": "gpt-image-1"}, {"image_url", "reference_image_urls"}, 3),
+        ({"model": "dall-e-3"}, set(), 3),
+        ({"model": "dall-e-3", "edit_model": "gpt-image-1"}, {"image_url", "reference_image_urls"}, 3),
+        ({"model": "dall-e-2"}, {"image_url"}, 1),
+    ],
+)
+async def test_the_schema_follows_the_configured_model(
+    open_media: OpenMedia, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], images: set[str], ratios: int
+) -> None:
+    """A model is offered only the parameters that the one that makes images takes."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    runtime = open_media(image_gen={"provider": "openai", **settings})
+    monkeypatch.setenv("TOOLCRIB_HOME", str(runtime.settings.home.root))
+
+    (found,) = [
+        one["function"]["parameters"]["properties"]
+        for one in runtime.definitions(["image_gen"]).tools
+        if one["function"]["name"] == "image_generate"
+    ]
+
+    assert {"image_url", "reference_image_urls"} & found.keys() == images
+    assert len(found["aspect_ratio"]["enum"]) == ratios
+
+
+async def test_a_model_that_takes_no_images_is_not_asked_to_change_one(
+    open_media: OpenMedia, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    runtime = open_media(image_gen={"provider": "openai", "model": "dall-e-3"})
+
+    found = await called(runtime, "image_generate", prompt="a hat", image_url="data:image/png;base64,AAAA")
+
+    assert "makes images from text only" in found["error"]

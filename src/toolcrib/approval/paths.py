@@ -157,7 +157,8 @@ SECRET_ANYWHERE = lazy_pattern(
     r"^/etc/(?:shadow|gshadow|sudoers|ssl/private|ssh/ssh_host_\w+_key$)|^/proc/[^/]+/(?:environ|mem)$"
     r"|(?:^|/)\.env(?:\.(?!example|sample|template|dist|test)[\w.-]+)?$"
     r"|(?:^|/)serve/tokens?(?:\.json)?$|(?:^|/)\.toolcrib/auth\.json$"
-    r"|(?:^|/)mcp_tokens/[^/]+\.json$|(?:^|/)id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?$|\.(?:pem|p12|pfx|jks|keystore|kdbx|ppk)$",
+    r"|(?:^|/)(?:mcp_tokens/[^/]+|logins/spotify)\.json$"
+    r"|(?:^|/)id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?$|\.(?:pem|p12|pfx|jks|keystore|kdbx|ppk)$",
     re.IGNORECASE,
 )
 ANY_HOME = re.compile(r"/(?:home|Users)/[^/]+|/(?:var/)?root")
@@ -176,7 +177,7 @@ OWN_FILES = (
     "sessions.db-wal",
     "sessions.db-shm",
 )
-OWN_FOLDERS = ("logs", "cache/undo", "mcp_tokens", "serve")
+OWN_FOLDERS = ("logs", "cache/undo", "mcp_tokens", "logins", "serve")
 OWN_CODE = ("tools", "plugins")
 """Folders whose code runs in our process at the next start."""
 OWN_TEXTS = ("skills", "memories")

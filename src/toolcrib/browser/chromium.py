@@ -237,7 +237,7 @@ async def launch(driver: Playwright, settings: Settings, proxy: str, ledger: Chr
         raise BrowserFailed(
             f"there is no browser {browser.executable!r}; correct browser.executable"
             if browser.executable
-            else "there is no Chromium on this machine; run: apt install chromium"
+            else "there is no Chromium on this machine; run `apt install chromium`"
         )
     temporary = "" if browser.profile else tempfile.mkdtemp(prefix="toolcrib-browser-")
     folder = Path(temporary) if temporary else profile_folder(settings)

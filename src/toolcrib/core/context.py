@@ -366,6 +366,14 @@ class FeishuPort(Protocol):
     def write_effects(self, args: JsonObject, action: str) -> tuple[Effect, ...]: ...
 
 
+class SpotifyPort(Protocol):
+    """The Spotify account of the user."""
+
+    async def handle(self, args: JsonObject, ctx: ToolContext) -> str: ...
+
+    def effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]: ...
+
+
 class BrowserPort(Protocol):
     """The browser tools."""
 
@@ -511,6 +519,9 @@ class Services(Protocol):
     def files(self) -> FilesPort: ...
 
     @property
+    def projects(self) -> ToolService: ...
+
+    @property
     def code_execution(self) -> CodeExecutionPort: ...
 
     @property
@@ -548,6 +559,9 @@ class Services(Protocol):
 
     @property
     def feishu(self) -> FeishuPort: ...
+
+    @property
+    def spotify(self) -> SpotifyPort: ...
 
     @property
     def plugins(self) -> Sequence[Any]:

@@ -89,6 +89,8 @@ KINDS: dict[str, CommandKind] = {
     "serve install": "changes",
     "acp": "changes",
     "acp install": "changes",
+    "login": "changes",
+    "logout": "changes",
     "setup": "changes",
     "doctor": "reads",
     "import hermes": "changes",

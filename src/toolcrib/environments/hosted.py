@@ -48,7 +48,7 @@ def load_sdk(module: str, extra: str) -> Any:
 
 
 def install(extra: str) -> str:
-    return f"run: pip install 'toolcrib[{extra}]'"
+    return f"run `pip install 'toolcrib[{extra}]'`"
 
 
 def sdk_is_installed(module: str) -> bool:

@@ -31,7 +31,7 @@ def ssh_package() -> Any:
         import asyncssh  # noqa: PLC0415
     except ImportError as error:
         raise EnvironmentFailed(
-            f"the ssh backend needs the package asyncssh ({error}); pip install 'toolcrib[ssh]'"
+            f"the ssh backend needs the package asyncssh ({error}); run `pip install 'toolcrib[ssh]'`"
         ) from error
     logger = logging.getLogger("asyncssh")
     if logger.level == logging.NOTSET:

@@ -147,8 +147,8 @@ _NEVER_READ = re.compile(
     r"^/proc/(?:.*/)?(?:environ|mem|auxv|pagemap|kcore|kmsg|kpage\w+)$|^/dev/(?!shm/)|^/sys/kernel/(?:debug|tracing)/"
 )
 _OWN_SECRETS = (".env", "auth.json", "approvals.jsonl")
-_OWN_TOKENS = ("mcp_tokens", "serve")
-"""The folders with the tokens of MCP servers, and with those that answer approvals over HTTP."""
+_OWN_TOKENS = ("mcp_tokens", "logins", "serve")
+"""The folders with the tokens of MCP servers and other services, and with those that answer approvals over HTTP."""
 
 
 def why_never_read(path: str, home: Home, *, is_here: bool) -> str:

@@ -110,7 +110,7 @@ def take_text(
 def failure(said: Mapping[str, str]) -> DocumentFailed | None:
     """The failure that the first line of the reader's output reports, if any."""
     if "missing" in said:
-        return DocumentFailed(f"that needs the package {said['missing']!r}; run: {INSTALL}")
+        return DocumentFailed(f"that needs the package {said['missing']!r}; run `{INSTALL}`")
     return DocumentFailed(said["error"]) if "error" in said else None
 
 

@@ -167,7 +167,8 @@ def shorten_line(line: bytes, start: int = 0) -> str:
 # Every secret path contains one of these, in lower case. Testing for them takes a fraction of the time that the whole
 # expression takes, and most paths contain none.
 PARTS_OF_SECRETS = tuple(
-    b"/. /id_ /mcp_tokens/ /serve/token .pem .p12 .pfx .jks .keystore .kdbx .ppk /etc/ /proc/ /keychains".split()
+    b"/. /id_ /mcp_tokens/ /logins/ /serve/token .pem .p12 .pfx .jks .keystore .kdbx .ppk "
+    b"/etc/ /proc/ /keychains".split()
 )
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -17,15 +16,16 @@ import msgspec
 from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.types import Effect, JsonObject
-from toolcrib.registry.results import sendable, tool_error, tool_result
 from toolcrib.web.hosted_service import ApiService, ServiceSpec
 from toolcrib.web.http_client import GuardedClient
-from toolcrib.web.provider_access import ProviderFailed
+from toolcrib.web.provider_access import ProviderFailed, bounded
 
 SPEC = ServiceSpec("Discord", "https://discord.com/api/v10", ("DISCORD_BOT_TOKEN",), "DISCORD_API_URL")
 SECONDS = 20.0
 LONGEST_PAUSE_SECONDS = 5.0
 """How long to wait at most when Discord says that it gets too many requests."""
+ALL_SECONDS = SECONDS * 2 + LONGEST_PAUSE_SECONDS
+LATE = "Discord did not answer within {:g} seconds"
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 100
 MAX_CONTENT_CHARS = 2_000
@@ -70,11 +70,11 @@ class DiscordService:
 
     async def take_part(self, args: JsonObject, ctx: ToolContext) -> str:
         """`discord`."""
-        return await self._bounded(self._run(args, TAKE_PART), ctx)
+        return await bounded(self._run(args, TAKE_PART), ctx, ALL_SECONDS, LATE)
 
     async def manage(self, args: JsonObject, ctx: ToolContext) -> str:
         """`discord_admin`."""
-        return await self._bounded(self._run(args, MANAGE), ctx)
+        return await bounded(self._run(args, MANAGE), ctx, ALL_SECONDS, LATE)
 
     def effects(self, args: JsonObject) -> tuple[Effect, ...]:
         """Reading reaches Discord; everything else changes something there."""
@@ -108,18 +108,6 @@ class DiscordService:
         if access is None or not access.key:
             return None
         return DiscordBot(msgspec.structs.replace(access, seconds=SECONDS))
-
-    async def _bounded(self, work: Awaitable[JsonObject], ctx: ToolContext) -> str:
-        seconds = SECONDS * 2 + LONGEST_PAUSE_SECONDS
-        if ctx.deadline is not None:
-            seconds = max(0.1, min(seconds, ctx.deadline - time.monotonic()))
-        try:
-            async with asyncio.timeout(seconds):
-                return sendable(tool_result(await work))
-        except TimeoutError:
-            return tool_error(f"Discord did not answer within {seconds:g} seconds", success=False)
-        except ToolcribError as error:
-            return tool_error(error, success=False)
 
 
 class DiscordBot(ApiService):

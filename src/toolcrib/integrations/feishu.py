@@ -5,9 +5,7 @@ https://open.feishu.cn/document/server-docs/docs/docs-overview
 
 from __future__ import annotations
 
-import asyncio
 import re
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import urlencode
@@ -18,13 +16,13 @@ from toolcrib.config.environment import environment
 from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.types import Effect, JsonObject
-from toolcrib.registry.results import sendable, tool_error, tool_result
 from toolcrib.web.hosted_service import ApiService, ServiceSpec
 from toolcrib.web.http_client import GuardedClient
-from toolcrib.web.provider_access import ProviderAccess, ProviderFailed
+from toolcrib.web.provider_access import ProviderAccess, ProviderFailed, bounded
 
 SPEC = ServiceSpec("Feishu", "https://open.feishu.cn", ("FEISHU_APP_SECRET",), "FEISHU_BASE_URL")
 SECONDS = 20.0
+ALL_SECONDS = SECONDS * 3
 MAX_COMMENT_CHARS = 5_000
 KEY_CODES = frozenset({10003, 10014, 99991661, 99991663, 99991664, 99991668, 99991677})
 QUOTA_CODES = frozenset({99991400, 11232})
@@ -43,23 +41,23 @@ class FeishuService:
 
     async def read_document(self, args: JsonObject, ctx: ToolContext) -> str:
         """`feishu_doc_read`."""
-        return await self._bounded(lambda app: app.read_document(_token(args, "doc_token")), ctx)
+        return await self._run(lambda app: app.read_document(_token(args, "doc_token")), ctx)
 
     async def list_comments(self, args: JsonObject, ctx: ToolContext) -> str:
         """`feishu_drive_list_comments`."""
-        return await self._bounded(lambda app: app.list_comments(_token(args, "file_token"), _page(args)), ctx)
+        return await self._run(lambda app: app.list_comments(_token(args, "file_token"), _page(args)), ctx)
 
     async def list_replies(self, args: JsonObject, ctx: ToolContext) -> str:
         """`feishu_drive_list_comment_replies`."""
-        return await self._bounded(lambda app: app.list_replies(_comment_path(args), _page(args)), ctx)
+        return await self._run(lambda app: app.list_replies(_comment_path(args), _page(args)), ctx)
 
     async def reply(self, args: JsonObject, ctx: ToolContext) -> str:
         """`feishu_drive_reply_comment`."""
-        return await self._bounded(lambda app: app.reply(_comment_path(args), _kind(args), _content(args)), ctx)
+        return await self._run(lambda app: app.reply(_comment_path(args), _kind(args), _content(args)), ctx)
 
     async def add_comment(self, args: JsonObject, ctx: ToolContext) -> str:
         """`feishu_drive_add_comment`."""
-        return await self._bounded(
+        return await self._run(
             lambda app: app.add_comment(_token(args, "file_token"), _kind(args), _content(args)), ctx
         )
 
@@ -79,22 +77,16 @@ class FeishuService:
             return None
         return FeishuApp(msgspec.structs.replace(access, seconds=SECONDS), app_id)
 
-    async def _bounded(self, work: Callable[[FeishuApp], Awaitable[JsonObject]], ctx: ToolContext) -> str:
-        seconds = SECONDS * 3
-        if ctx.deadline is not None:
-            seconds = max(0.1, min(seconds, ctx.deadline - time.monotonic()))
-        try:
-            app = self._app()
-            if app is None:
-                raise FeishuFailed(
-                    "FEISHU_APP_ID and FEISHU_APP_SECRET are not both set; run `toolcrib setup feishu_doc_read`"
-                )
-            async with asyncio.timeout(seconds):
-                return sendable(tool_result({"success": True, **await work(app)}))
-        except TimeoutError:
-            return tool_error(f"Feishu did not answer within {seconds:g} seconds", success=False)
-        except ToolcribError as error:
-            return tool_error(error, success=False)
+    async def _run(self, work: Callable[[FeishuApp], Awaitable[JsonObject]], ctx: ToolContext) -> str:
+        return await bounded(self._with_app(work), ctx, ALL_SECONDS, "Feishu did not answer within {:g} seconds")
+
+    async def _with_app(self, work: Callable[[FeishuApp], Awaitable[JsonObject]]) -> JsonObject:
+        app = self._app()
+        if app is None:
+            raise FeishuFailed(
+                "FEISHU_APP_ID and FEISHU_APP_SECRET are not both set; run `toolcrib setup feishu_doc_read`"
+            )
+        return {"success": True, **await work(app)}
 
 
 class FeishuApp(ApiService):

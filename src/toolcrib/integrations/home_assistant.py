@@ -5,11 +5,9 @@ https://developers.home-assistant.io/docs/api/rest/
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -17,13 +15,14 @@ import msgspec
 from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import ToolcribError, UnknownName, nearest_names
 from toolcrib.core.types import Effect, JsonObject
-from toolcrib.registry.results import sendable, tool_error, tool_result
 from toolcrib.web.hosted_service import ApiService, ServiceSpec
 from toolcrib.web.http_client import GuardedClient
-from toolcrib.web.provider_access import ProviderFailed
+from toolcrib.web.provider_access import ProviderFailed, bounded
 
 SPEC = ServiceSpec("Home Assistant", "http://homeassistant.local:8123", ("HASS_TOKEN",), "HASS_URL")
 SECONDS = 20.0
+ALL_SECONDS = SECONDS * 3
+LATE = "Home Assistant did not answer within {:g} seconds"
 DEFAULT_ENTITIES = 100
 MAX_TEXT_CHARS = 500
 BLOCKED_DOMAINS = frozenset({"shell_command", "command_line", "python_script", "pyscript", "hassio", "rest_command"})
@@ -59,16 +58,16 @@ class HomeAssistantService:
     # The tools
 
     async def list_entities(self, args: JsonObject, ctx: ToolContext) -> str:
-        return await self._bounded(self._list_entities(args), ctx)
+        return await bounded(self._list_entities(args), ctx, ALL_SECONDS, LATE)
 
     async def get_state(self, args: JsonObject, ctx: ToolContext) -> str:
-        return await self._bounded(self._get_state(args), ctx)
+        return await bounded(self._get_state(args), ctx, ALL_SECONDS, LATE)
 
     async def list_services(self, args: JsonObject, ctx: ToolContext) -> str:
-        return await self._bounded(self._list_services(args), ctx)
+        return await bounded(self._list_services(args), ctx, ALL_SECONDS, LATE)
 
     async def call_service(self, args: JsonObject, ctx: ToolContext) -> str:
-        return await self._bounded(self._call_service(args), ctx)
+        return await bounded(self._call_service(args), ctx, ALL_SECONDS, LATE)
 
     def read_effects(self) -> tuple[Effect, ...]:
         """The host of Home Assistant."""
@@ -169,18 +168,6 @@ class HomeAssistantService:
         if home is None:
             raise HomeFailed("HASS_TOKEN is not set; run `toolcrib setup ha_list_entities`")
         return home
-
-    async def _bounded(self, work: Awaitable[JsonObject], ctx: ToolContext) -> str:
-        seconds = SECONDS * 3
-        if ctx.deadline is not None:
-            seconds = max(0.1, min(seconds, ctx.deadline - time.monotonic()))
-        try:
-            async with asyncio.timeout(seconds):
-                return sendable(tool_result(await work))
-        except TimeoutError:
-            return tool_error(f"Home Assistant did not answer within {seconds:g} seconds", success=False)
-        except ToolcribError as error:
-            return tool_error(error, success=False)
 
 
 class UnknownDomain(UnknownName):

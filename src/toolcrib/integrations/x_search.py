@@ -6,7 +6,6 @@ https://docs.x.ai/docs/guides/tools/search-tools
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
 from datetime import date
 from typing import Any
@@ -19,6 +18,7 @@ from toolcrib.core.types import Effect, JsonObject
 from toolcrib.registry.results import sendable, tool_error, tool_result
 from toolcrib.web.hosted_service import ApiService, ServiceSpec
 from toolcrib.web.http_client import GuardedClient
+from toolcrib.web.provider_access import seconds_left
 
 SPEC = ServiceSpec("xAI", "https://api.x.ai/v1", ("XAI_API_KEY",), "XAI_BASE_URL")
 MODEL = "grok-4-fast"
@@ -50,9 +50,7 @@ class PostSearchService:
 
     async def handle(self, args: JsonObject, ctx: ToolContext) -> str:
         """`x_search`."""
-        seconds = SECONDS
-        if ctx.deadline is not None:
-            seconds = max(0.1, min(seconds, ctx.deadline - time.monotonic()))
+        seconds = seconds_left(SECONDS, ctx)
         try:
             return sendable(tool_result(await self._search(args, seconds)))
         except ToolcribError as error:

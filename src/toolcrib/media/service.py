@@ -33,7 +33,7 @@ from toolcrib.registry.results import sendable, tool_error, tool_result
 OCR_PACKAGE = "rapidocr_onnxruntime"
 VISION_REMEDY = (
     "name a model that sees with `toolcrib config set auxiliary.vision.model PROVIDER/MODEL`, or install text "
-    "recognition: pip install 'toolcrib[ocr]'"
+    "recognition: run `pip install 'toolcrib[ocr]'`"
 )
 INSTRUCTIONS = (
     "You look at images and videos for an agent that cannot see them. Answer its question from what they show: "

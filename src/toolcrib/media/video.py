@@ -25,7 +25,7 @@ from toolcrib.media.images import MediaFailed
 
 BUNDLED = "imageio_ffmpeg"
 """The package that brings an ffmpeg, for machines without one."""
-REMEDY = "install ffmpeg (apt install ffmpeg), or run: pip install 'toolcrib[video]'"
+REMEDY = "install ffmpeg (`apt install ffmpeg`), or run `pip install 'toolcrib[video]'`"
 STEP_SECONDS = 40
 MEMORY_BYTES = 4 * 1024**3
 MAX_ALLOCATION = 500_000_000

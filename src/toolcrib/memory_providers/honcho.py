@@ -13,7 +13,7 @@ from typing import Any
 from toolcrib.core.errors import ToolcribError
 
 PACKAGE = "honcho"
-INSTALL = "run: pip install 'toolcrib[honcho]'"
+INSTALL = "run `pip install 'toolcrib[honcho]'`"
 SECONDS = 30.0
 MAX_MESSAGE_CHARS = 24_000
 ASSISTANT = "assistant"

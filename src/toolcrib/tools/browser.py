@@ -13,8 +13,8 @@ from toolcrib.registry import registry
 from toolcrib.registry.availability import runs_in_place
 from toolcrib.tools.checks import config_text
 
-INSTALL = "run: pip install 'toolcrib[browser]'"
-CHROMIUM = "run: apt install chromium (or set browser.executable or browser.cdp_url)"
+INSTALL = "run `pip install 'toolcrib[browser]'`"
+CHROMIUM = "run `apt install chromium` (or set browser.executable or browser.cdp_url)"
 MAX_CHARS = 100_000
 
 

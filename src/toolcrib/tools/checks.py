@@ -30,9 +30,14 @@ def has_variable(*names: str) -> bool:
     return any(map(os.environ.get, names))
 
 
+def is_in_home(path: str) -> bool:
+    """Whether the home has this file."""
+    return os.path.isfile(f"{_home(*map(os.environ.get, HOME_VARIABLES))}/{path}")  # noqa: PTH113
+
+
 def config_text() -> str:
     """The text of the config; empty if there is none. Most texts do not mention a section, so they need no parsing."""
-    path = _config_path(*map(os.environ.get, HOME_VARIABLES))
+    path = f"{_home(*map(os.environ.get, HOME_VARIABLES))}/config.yaml"
     try:
         found = os.stat(path)  # noqa: PTH116
         return _read(path, found.st_mtime_ns, found.st_size, found.st_ino)
@@ -41,9 +46,9 @@ def config_text() -> str:
 
 
 @functools.lru_cache(maxsize=4)
-def _config_path(*home_variables: str | None) -> str:
+def _home(*home_variables: str | None) -> str:
     given = zip(HOME_VARIABLES, home_variables, strict=True)
-    return str(find_home({name: value for name, value in given if value is not None}).config_file)
+    return str(find_home({name: value for name, value in given if value is not None}).root)
 
 
 @functools.lru_cache(maxsize=2)
@@ -57,4 +62,4 @@ def check_client() -> bool | Unavailable:
     """Whether the HTTP client is installed."""
     if is_installed(HTTP_CLIENT):
         return True
-    return Unavailable("the HTTP client is not installed", "run: pip install 'toolcrib[web]'")
+    return Unavailable("the HTTP client is not installed", "run `pip install 'toolcrib[web]'`")

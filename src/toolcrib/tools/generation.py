@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
+from toolcrib.config.load import load_settings
 from toolcrib.core.context import ToolContext
 from toolcrib.core.types import Effect, JsonObject, Unavailable
 from toolcrib.registry import registry
@@ -98,6 +100,28 @@ IMAGE_SCHEMA: JsonObject = {
         "required": ["prompt"],
     },
 }
+
+
+def image_overrides() -> JsonObject:
+    """The parameters that the configured model takes: one takes no images, another only one, and only squares."""
+    text = config_text()
+    # Only these models take less than the schema says, and reading the whole config costs more than everything else.
+    return _overrides(text) if "dall-e-" in text else {}
+
+
+@functools.lru_cache(maxsize=1)
+def _overrides(_config: str) -> JsonObject:
+    settings = load_settings().image_gen
+    parameters: JsonObject = IMAGE_SCHEMA["parameters"]
+    properties: JsonObject = dict(parameters["properties"])
+    if settings.model == "dall-e-2":
+        properties["aspect_ratio"] = {**properties["aspect_ratio"], "enum": ["square"], "default": "square"}
+    changing = settings.edit_model or settings.model
+    taken = {"dall-e-3": (), "dall-e-2": ("image_url",)}.get(changing, tuple(IMAGES_GIVEN))
+    kept = {name: about for name, about in properties.items() if name not in IMAGES_GIVEN or name in taken}
+    return {"parameters": {**parameters, "properties": kept}}
+
+
 VIDEO_SCHEMA: JsonObject = {
     "name": "video_generate",
     "description": (
@@ -162,6 +186,7 @@ registry.register(
     is_async=True,
     emoji="🎨",
     effects=image_effects,
+    dynamic_schema_overrides=image_overrides,
 )
 registry.register(
     name="video_generate",

@@ -34,7 +34,7 @@ def check_speech() -> bool | Unavailable:
         return True
     return Unavailable(
         "nothing that speaks is installed",
-        "run: apt install espeak-ng, or `toolcrib setup text_to_speech` to enter the key of a service",
+        "run `apt install espeak-ng`, or `toolcrib setup text_to_speech` to enter the key of a service",
     )
 
 

@@ -10,7 +10,7 @@ from toolcrib.registry import registry
 from toolcrib.registry.availability import runs_in_place
 from toolcrib.tools.checks import config_text, has_program, has_variable, is_installed
 
-INSTALL = "run: pip install 'toolcrib[vision]'"
+INSTALL = "run `pip install 'toolcrib[vision]'`"
 OCR_PACKAGE = "rapidocr_onnxruntime"
 FFMPEG_PACKAGE = "imageio_ffmpeg"
 MODEL_VARIABLES = (
@@ -59,7 +59,7 @@ def check_video() -> bool | Unavailable:
     vision: bool | Unavailable = check_vision()
     if vision is not True or _has_ffmpeg() or "takes_video" in config_text():
         return vision
-    return Unavailable("ffmpeg is missing", "install it (apt install ffmpeg), or run: pip install 'toolcrib[video]'")
+    return Unavailable("ffmpeg is missing", "install it (`apt install ffmpeg`), or run `pip install 'toolcrib[video]'`")
 
 
 def _has_ffmpeg() -> bool:

@@ -217,7 +217,7 @@ def _ascii_name(name: str) -> str:
         # Comes with the HTTP client, so it is not always there.
         import idna  # noqa: PLC0415
     except ImportError:
-        raise AddressRefused(f"the host {shown(name)} needs the package 'idna'; run: pip install idna") from None
+        raise AddressRefused(f"the host {shown(name)} needs the package 'idna'; run `pip install idna`") from None
     try:
         return idna.encode(folded, uts46=True).decode("ascii")
     except idna.IDNAError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -13,6 +13,8 @@ from toolcrib.config.environment import environment
 from toolcrib.core.errors import ToolcribError
 from toolcrib.web.http_client import GuardedClient
 from toolcrib.web.provider_access import ProviderAccess
+
+T = TypeVar("T")
 
 
 class ServiceSpec(msgspec.Struct, frozen=True):
@@ -74,7 +76,7 @@ class ApiService:
     def bearer(self) -> dict[str, str]:
         return {"authorization": f"Bearer {self.access.key}"} if self.access.key else {}
 
-    def read(self, read: Callable[[Any], Any], answer: Any) -> Any:
+    def read(self, read: Callable[[Any], T], answer: Any) -> T:
         """A part of an answer; raises ProviderFailed if it is not what the service documents."""
         try:
             return read(answer)

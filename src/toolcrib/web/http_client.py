@@ -21,10 +21,11 @@ from urllib.parse import urljoin
 import httpcore2
 import msgspec
 
+from toolcrib.config.settings import Settings
 from toolcrib.core.errors import ConfigError, ToolcribError
 from toolcrib.version import __version__
 from toolcrib.web.addresses import DEFAULT_PORTS, AddressRefused, WebAddress, address_kind, parse_address
-from toolcrib.web.guard import AddressGuard, HostNotFound
+from toolcrib.web.guard import AddressGuard, AddressRules, HostNotFound
 
 USER_AGENT = f"toolcrib/{__version__} (web tools for language models)"
 CONNECT_SECONDS = 10.0
@@ -96,6 +97,12 @@ class GuardedClient:
         self._hosts: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Semaphore]] = (
             weakref.WeakKeyDictionary()
         )
+
+    @staticmethod
+    def from_settings(settings: Settings, guard: AddressGuard | None = None) -> GuardedClient:
+        web = settings.web
+        guard = guard or AddressGuard(AddressRules.from_settings(settings))
+        return GuardedClient(guard, proxy=web.proxy, user_agent=web.user_agent, max_per_host=web.max_per_host)
 
     def with_guard(self, guard: AddressGuard, *, use_proxy: bool = True) -> GuardedClient:
         """The same client behind another guard."""

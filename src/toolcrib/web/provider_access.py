@@ -6,14 +6,19 @@ answer of a stranger is no text for a message.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any, Literal
 
 import msgspec
 
+from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import ToolcribError
+from toolcrib.core.types import JsonObject
+from toolcrib.registry.results import sendable, tool_error, tool_result
 from toolcrib.web.addresses import AddressRefused, parse_address
 from toolcrib.web.guard import HostNotFound
 from toolcrib.web.http_client import FetchFailed, FetchLimits, GuardedClient, HttpRequest, HttpResponse
@@ -26,9 +31,13 @@ ProviderFailure = Literal["key", "quota", "timeout", "server", "malformed", "too
 class ProviderFailed(ToolcribError):
     """A provider that did not deliver; the message is one sentence without any text of the provider."""
 
-    def __init__(self, message: str, kind: ProviderFailure, retry_seconds: float = 0.0, status: int = 0) -> None:
+    def __init__(
+        self, message: str, kind: ProviderFailure, retry_seconds: float = 0.0, status: int = 0, body: bytes = b""
+    ) -> None:
         super().__init__(message)
         self.kind: ProviderFailure = kind
+        self.body = body
+        """What a refusal said, for code that knows its words; never part of a message."""
         self.status = status
         """The HTTP status of a refusal, if there was one."""
         self.retry_seconds = retry_seconds
@@ -130,21 +139,23 @@ class ProviderAccess(msgspec.Struct, frozen=True, kw_only=True):
         if 200 <= status < 300:
             return
         if status in (401, 403):
-            raise self.refused(status)
+            raise self.refused(status, response.body)
         if status == 402:
             raise ProviderFailed(f"the {name} account has no credit left", "quota")
         if status == 429:
             wait = _seconds(response.headers.get("retry-after", ""))
-            raise ProviderFailed(f"the request limit of {name} is reached; try again later", "quota", wait)
+            when = f"in {wait:g} seconds" if wait else "later"
+            raise ProviderFailed(f"the request limit of {name} is reached; try again {when}", "quota", wait)
         if status >= 500:
             raise ProviderFailed(f"{name} has a problem (HTTP {status}); try again later", "server")
-        raise ProviderFailed(f"{name} did not accept the request (HTTP {status})", "request", status=status)
+        message = f"{name} did not accept the request (HTTP {status})"
+        raise ProviderFailed(message, "request", status=status, body=response.body)
 
-    def refused(self, status: int = 401) -> ProviderFailed:
+    def refused(self, status: int = 401, body: bytes = b"") -> ProviderFailed:
         why = f"{self.display_name} refused the request"
         if self.key:
             why = f"{self.display_name} refused the key in {self.key_variable}; run `toolcrib setup {self.tool}`"
-        return ProviderFailed(why, "key", status=status)
+        return ProviderFailed(why, "key", status=status, body=body)
 
     def malformed(self) -> ProviderFailed:
         return ProviderFailed(f"{self.display_name} sent an answer that cannot be understood", "malformed")
@@ -154,6 +165,26 @@ class ProviderAccess(msgspec.Struct, frozen=True, kw_only=True):
             return json.loads(response.body)
         except (ValueError, RecursionError):
             raise self.malformed() from None
+
+
+def seconds_left(limit: float, ctx: ToolContext) -> float:
+    """How long a call may take: the limit, or what is left until the deadline of the call."""
+    return limit if ctx.deadline is None else max(0.1, min(limit, ctx.deadline - time.monotonic()))
+
+
+async def bounded(work: Awaitable[JsonObject], ctx: ToolContext, seconds: float, late: str) -> str:
+    """What the tool answers: the result of the work, or one sentence about why there is none.
+
+    `late` says what happened at the limit; its `{:g}` stands for the seconds.
+    """
+    seconds = seconds_left(seconds, ctx)
+    try:
+        async with asyncio.timeout(seconds):
+            return sendable(tool_result(await work))
+    except TimeoutError:
+        return tool_error(late.format(seconds), success=False)
+    except ToolcribError as error:
+        return tool_error(error, success=False)
 
 
 def multipart(fields: Mapping[str, str], files: Iterable[tuple[str, str, bytes]]) -> tuple[str, bytes]:

@@ -231,8 +231,7 @@ class WebService:
 
     @cached_property
     def client(self) -> GuardedClient:
-        web = self._settings.web
-        return GuardedClient(self.guard, proxy=web.proxy, user_agent=web.user_agent, max_per_host=web.max_per_host)
+        return GuardedClient.from_settings(self._settings, self.guard)
 
     @cached_property
     def _choice(self) -> ProviderChoice:

@@ -58,7 +58,7 @@ SECRET_DIRECTORY = re.compile(
     r"/\.(?:ssh/(?:id_|identity|\*)|ssh/?$|aws/(?:credentials|config|sso|cli/cache)|aws/?$|kube(?:/config)?$"
     r"|docker/config\.json$|gnupg(?:/|$)|config/(?:gcloud|gh/hosts\.yml|op|doctl|rclone)|azure(?:/|$)"
     r"|password-store(?:/|$)|local/share/keyrings|terraform\.d/credentials|(?:toolcrib|hermes)/(?:\.env$|auth\.json$"
-    r"|approvals\.jsonl|(?:sessions|cron)\.db|mcp_tokens(?:/|$)|serve(?:/|$)))"
+    r"|approvals\.jsonl|(?:sessions|cron)\.db|mcp_tokens(?:/|$)|logins(?:/|$)|serve(?:/|$)))"
 )
 """Searched for in the whole path with a leading slash; every alternative starts with the same two characters."""
 NAMED_LIKE_KEYS = name_set(

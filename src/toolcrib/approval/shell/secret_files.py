@@ -24,7 +24,7 @@ IN_HOME = name_set(
     ".config/rclone/rclone.conf .config/op/config .config/doctl/config.yaml .password-store/mail.gpg "
     ".local/share/keyrings/login.keyring .terraform.d/credentials.tfrc.json .bash_history .zsh_history "
     ".python_history .mysql_history .psql_history .my.cnf .toolcrib/.env .toolcrib/mcp_tokens/server.json "
-    ".toolcrib/serve/token .toolcrib/serve/tokens.json .toolcrib/auth.json "
+    ".toolcrib/logins/spotify.json .toolcrib/serve/token .toolcrib/serve/tokens.json .toolcrib/auth.json "
     "Library/Keychains/login.keychain-db .mozilla/firefox/0.default/logins.json .mozilla/firefox/0.default/key4.db"
 )
 """Secrets by their usual names, relative to a home folder."""

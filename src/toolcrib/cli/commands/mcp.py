@@ -31,8 +31,7 @@ from toolcrib.config.settings import Settings
 from toolcrib.core.errors import ToolcribError, UnknownName
 from toolcrib.core.types import JsonObject
 from toolcrib.mcp.client.manager import McpClientManager
-from toolcrib.mcp.client.servers import ServerStatus, is_tool_enabled, read_server
-from toolcrib.mcp.client.token_store import token_store
+from toolcrib.mcp.client.servers import ServerStatus, is_tool_enabled, read_server, token_store
 from toolcrib.mcp.names import component
 from toolcrib.registry.registry import ToolRegistry
 

@@ -3,121 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import shlex
-import sys
-import webbrowser
-from collections.abc import AsyncGenerator, Mapping
 from types import ModuleType
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 import click
 from msgspec.structs import replace
 
+from toolcrib.cli.browser_login import LOGIN_SECONDS, BrowserLogin
 from toolcrib.cli.commands.mcp import STATES, complete_servers, inspect_servers, require_servers
-from toolcrib.cli.output import error_line, is_interactive, note, plural, print_line
+from toolcrib.cli.output import error_line, note, plural, print_line
 from toolcrib.config.env_file import load_env_file
 from toolcrib.config.environment import environment
 from toolcrib.config.load import load_settings
 from toolcrib.config.mcp_settings import McpServerSettings
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import UsageError
-from toolcrib.mcp.client.errors import ServerFailed
-from toolcrib.mcp.client.redirect_listener import HOST, RedirectListener, has_state, open_listener
-from toolcrib.mcp.client.servers import Server, read_server
-from toolcrib.mcp.client.token_store import StoredLogin, TokenStore, token_store
-
-MAX_LINE_BYTES = 64 * 1024
-LOGIN_SECONDS = 300.0
-
-
-class BrowserLogin:
-    """Shows the login address, and waits for the browser's redirect or for a pasted address."""
-
-    def __init__(self, server: str, listener: RedirectListener, *, opens_browser: bool, seconds: float) -> None:
-        self._server = server
-        self._listener = listener
-        self._opens_browser = opens_browser
-        self._seconds = seconds
-
-    async def __call__(self, address: str) -> str:
-        """The address that the browser was redirected to."""
-        state = parse_qs(urlsplit(address).query).get("state", [""])[0]
-        print_line(f"Log in here: {address}")
-        sys.stdout.flush()
-        has_opened = self._opens_browser and is_interactive() and _open(address)
-        is_pasting = is_interactive() and sys.platform != "win32"
-        if has_opened:
-            note("Opened your browser; waiting for the login.")
-        if is_pasting:
-            note("If you log in on another machine, the last page will not load; paste its address here.")
-        waiting = [asyncio.ensure_future(self._listener.answer(state))]
-        if is_pasting:
-            waiting.append(asyncio.ensure_future(_pasted(state)))
-        try:
-            done, _ = await asyncio.wait(waiting, timeout=self._seconds, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for one in waiting:
-                one.cancel()
-        if not done:
-            raise ServerFailed(
-                f"no login within {self._seconds:g} seconds; try again, after "
-                f"`toolcrib mcp logout {shlex.quote(self._server)}` if the page did not recognise toolcrib"
-            )
-        return done.pop().result()
-
-
-def has_browser(environ: Mapping[str, str]) -> bool:
-    """Whether there is a graphical browser."""
-    if sys.platform in ("win32", "darwin"):
-        return "SSH_CONNECTION" not in environ
-    return bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY") or environ.get("BROWSER"))
-
-
-def _open(address: str) -> bool:
-    # Whatever the browser does, the address is on the screen.
-    if not has_browser(environment()):
-        return False
-    try:
-        return webbrowser.open(address)
-    except (webbrowser.Error, OSError):
-        return False
-
-
-async def _pasted(state: str) -> str:
-    """The first typed line that is an address with this state."""
-    async with contextlib.aclosing(_lines()) as lines:
-        async for line in lines:
-            text = line.strip()
-            if has_state(text, state):
-                return text
-            if text:
-                note("That address does not belong to this login; paste the whole address of the last page.")
-    # Input has ended, but the browser may still be redirected.
-    forever: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    return await forever
-
-
-async def _lines() -> AsyncGenerator[str, None]:
-    """The typed lines."""
-    loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
-    pieces: asyncio.Queue[bytes] = asyncio.Queue()
-
-    def read() -> None:
-        piece = b""
-        with contextlib.suppress(OSError):
-            piece = os.read(descriptor, MAX_LINE_BYTES)
-        if not piece:
-            loop.remove_reader(descriptor)
-        pieces.put_nowait(piece)
-
-    loop.add_reader(descriptor, read)
-    try:
-        while piece := await pieces.get():
-            yield piece.decode("utf-8", "replace")
-    finally:
-        loop.remove_reader(descriptor)
+from toolcrib.mcp.client.servers import Server, read_server, token_store
+from toolcrib.web.redirect_listener import HOST, open_listener
+from toolcrib.web.token_store import StoredLogin, TokenStore
 
 
 @click.command(name="login")
@@ -167,8 +71,9 @@ def login_server(settings: Settings, name: str) -> Server:
 
 
 async def _log_in(server: Server, store: TokenStore, opens_browser: bool, seconds: float) -> None:
-    async with open_listener(_ports(server, store)) as listener:
-        ask = BrowserLogin(server.name, listener, opens_browser=opens_browser, seconds=seconds)
+    async with open_listener(_ports(server, store), remedy=", or set another oauth.redirect_port") as listener:
+        advice = f", after `toolcrib mcp logout {shlex.quote(server.name)}` if the page did not recognise toolcrib"
+        ask = BrowserLogin(listener, opens_browser=opens_browser, seconds=seconds, advice=advice)
         await _oauth().log_in(server, store, ask, listener.redirect_uri)
 
 

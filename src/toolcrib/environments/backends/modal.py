@@ -37,7 +37,7 @@ from toolcrib.environments.hosted import (
 KIND = "modal"
 KEY_REMEDY = (
     "create a token at https://modal.com/settings/tokens and set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET, "
-    "or run: modal token new"
+    "or run `modal token new`"
 )
 SERVICE = HostedService("modal", "https://status.modal.com", KEY_REMEDY)
 WRITE_BYTES = 1024 * 1024

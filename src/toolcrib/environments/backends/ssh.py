@@ -183,7 +183,7 @@ def probe(options: SshOptions) -> BackendStatus:
     """Whether ssh can be tried; does not contact the host."""
     if importlib.util.find_spec("asyncssh") is None:
         return BackendStatus(
-            kind="ssh", usable=False, detail="asyncssh is not installed", remedy="pip install 'toolcrib[ssh]'"
+            kind="ssh", usable=False, detail="asyncssh is not installed", remedy="run `pip install 'toolcrib[ssh]'`"
         )
     if not options.host:
         return BackendStatus(kind="ssh", usable=False, detail="no host is set", remedy="set terminal.ssh.host")

@@ -20,8 +20,8 @@ from toolcrib.mcp.client.errors import LoginRequired, ServerFailed
 from toolcrib.mcp.client.http_transport import LOGIN, GuardedTransport, answer_locally, http_client
 from toolcrib.mcp.client.oauth import REDIRECT_URI, SHOWN_CHARS, LoginProvider, oauth_error
 from toolcrib.mcp.client.servers import Server
-from toolcrib.mcp.client.token_store import TokenStore
 from toolcrib.mcp.client.untrusted_text import one_line
+from toolcrib.web.token_store import LoginFailed, TokenStore
 
 AskForRedirect = Callable[[str], Awaitable[str]]
 """Shows a person the URL to log in at; returns the URL that the browser was redirected to."""
@@ -245,7 +245,7 @@ async def _revoke(auth: LoginProvider) -> bool:
 def _describe(error: BaseException) -> str:
     if isinstance(error, OAuthFlowError):
         return f"the login failed: {one_line(str(error), SHOWN_CHARS)}"
-    if isinstance(error, ConfigError):
+    if isinstance(error, ConfigError | LoginFailed):
         return str(error)
     # Its message may contain tokens.
     return f"the login failed: the server sent a response that OAuth does not allow ({type(error).__name__})"

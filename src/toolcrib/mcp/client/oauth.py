@@ -32,10 +32,10 @@ from toolcrib.config.paths import Home
 from toolcrib.core.errors import ConfigError
 from toolcrib.mcp.client.errors import NotLoggedIn, ServerFailed
 from toolcrib.mcp.client.http_transport import LOGIN, NOT_SENT, answer_locally, http_client
-from toolcrib.mcp.client.servers import Server
-from toolcrib.mcp.client.token_store import StoredLogin, TokenStore, token_store
+from toolcrib.mcp.client.servers import Server, token_store
 from toolcrib.mcp.client.untrusted_text import one_line
 from toolcrib.version import __version__
+from toolcrib.web.token_store import LoginFailed, StoredLogin, TokenStore
 
 logger = logging.getLogger(__name__)
 
@@ -163,22 +163,28 @@ class LoginProvider(OAuthClientProvider):
         return bool(self.token) and self.token != refused
 
     async def _refresh(self, refused: str) -> None:
-        async with self.store.refresh_lock():
+        try:
+            async with self.store.refresh_lock():
+                await self._refresh_locked(refused)
+        except LoginFailed as error:
+            raise ServerFailed(str(error)) from error
+
+    async def _refresh_locked(self, refused: str) -> None:
+        self.reload(again=True)
+        tokens = self.context.current_tokens
+        is_new = self.token != refused and self.context.is_token_valid()
+        if is_new or tokens is None or not self.context.can_refresh_token():
+            return
+        response = await self._request_refresh()
+        if response.status_code == 200:
+            self._save_refreshed(response, tokens)
+        elif self._is_permanent(response):
+            logger.info("the login at MCP server %r has expired: HTTP %d", self.server.name, response.status_code)
+            is_unknown = oauth_error(response) == "invalid_client"
+            self.update(lambda kept: _drop_tokens(kept, tokens, and_client=is_unknown))
             self.reload(again=True)
-            tokens = self.context.current_tokens
-            is_new = self.token != refused and self.context.is_token_valid()
-            if is_new or tokens is None or not self.context.can_refresh_token():
-                return
-            response = await self._request_refresh()
-            if response.status_code == 200:
-                self._save_refreshed(response, tokens)
-            elif self._is_permanent(response):
-                logger.info("the login at MCP server %r has expired: HTTP %d", self.server.name, response.status_code)
-                is_unknown = oauth_error(response) == "invalid_client"
-                self.update(lambda kept: _drop_tokens(kept, tokens, and_client=is_unknown))
-                self.reload(again=True)
-            else:
-                raise ServerFailed(f"its login could not be refreshed: HTTP {response.status_code}")
+        else:
+            raise ServerFailed(f"its login could not be refreshed: HTTP {response.status_code}")
 
     async def _request_refresh(self) -> httpx2.Response:
         try:

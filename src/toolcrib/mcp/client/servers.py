@@ -12,8 +12,10 @@ import msgspec
 from msgspec.structs import replace
 
 from toolcrib.config.mcp_settings import McpServerSettings, McpToolFilter
+from toolcrib.config.paths import Home
 from toolcrib.config.redact import mask_shapes
 from toolcrib.mcp.loop_detection import DEPTH_VARIABLE, nesting_depth, start_problem
+from toolcrib.web.token_store import TokenStore
 
 Transport = Literal["stdio", "http", "sse"]
 
@@ -152,6 +154,12 @@ def _problem(name: str, settings: McpServerSettings, transport: Transport, unset
 
 def _is_single_line(value: str) -> bool:
     return "\n" not in value and "\r" not in value and "\0" not in value
+
+
+def token_store(server: Server, home: Home) -> TokenStore:
+    """The store for the login at a server."""
+    settings = server.settings
+    return TokenStore(home.root / "mcp_tokens", server.name, settings.url, settings.oauth.client_id)
 
 
 ServerState = Literal["starting", "ready", "degraded", "waiting", "disabled", "needs_login"]

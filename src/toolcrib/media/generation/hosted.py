@@ -23,8 +23,11 @@ class OpenAIImages(HostedGenerator):
     """https://platform.openai.com/docs/api-reference/images, and every server with the same two routes."""
 
     name = "openai"
-    can_edit = True
     quality = ""
+
+    @property
+    def can_edit(self) -> bool:
+        return self.model_for(is_edit=True) != "dall-e-3"
 
     def model_for(self, *, is_edit: bool) -> str:
         return (self.edit_model if is_edit else "") or self.model or "gpt-image-1"

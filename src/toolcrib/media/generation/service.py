@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from secrets import token_hex
@@ -15,7 +14,7 @@ import msgspec
 from toolcrib.config.files import make_folder
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import Services, ToolContext
-from toolcrib.core.errors import ConfigError, ToolcribError, UnknownName
+from toolcrib.core.errors import ToolcribError, UnknownName
 from toolcrib.core.types import Effect, JsonObject
 from toolcrib.media.generation.hosted import (
     FalImages,
@@ -38,14 +37,17 @@ from toolcrib.media.generation.provider import (
     video_extension,
 )
 from toolcrib.media.images import MediaFailed, MediaSources
-from toolcrib.registry.results import sendable, tool_error, tool_result
 from toolcrib.web.hosted_service import ServiceSpec
 from toolcrib.web.http_client import GuardedClient
 from toolcrib.web.plugin_provider import PluginProvider, declared_objects
+from toolcrib.web.provider_access import bounded
 
 MEGABYTE = 1_000_000
 MAX_SOURCES = 8
 MAX_SOURCE_BYTES = 20 * MEGABYTE
+GRACE_SECONDS = 5.0
+"""The services have the limit of the settings themselves; what comes around them needs a moment more."""
+LATE = "it took longer than {:g} seconds; try again"
 
 PRICES_USD = {
     "gpt-image-1": 0.06,
@@ -108,7 +110,7 @@ class GenerationService:
 
     async def make_image(self, args: JsonObject, ctx: ToolContext) -> str:
         """`image_generate`."""
-        return await self._bounded(self._make_image(args, ctx), self._settings.image_gen.timeout, ctx)
+        return await bounded(self._make_image(args, ctx), ctx, self._settings.image_gen.timeout + GRACE_SECONDS, LATE)
 
     def image_effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
         """Where the prompt goes, what it costs, and what is read."""
@@ -183,15 +185,19 @@ class GenerationService:
 
     async def make_video(self, args: JsonObject, ctx: ToolContext) -> str:
         """`video_generate`."""
-        return await self._bounded(self._make_video(args, ctx, ""), self._settings.video_gen.timeout, ctx)
+        return await self._film(args, ctx, "")
 
     async def edit_video(self, args: JsonObject, ctx: ToolContext) -> str:
         """`xai_video_edit`."""
-        return await self._bounded(self._make_video(args, ctx, "edit"), self._settings.video_gen.timeout, ctx)
+        return await self._film(args, ctx, "edit")
 
     async def extend_video(self, args: JsonObject, ctx: ToolContext) -> str:
         """`xai_video_extend`."""
-        return await self._bounded(self._make_video(args, ctx, "extend"), self._settings.video_gen.timeout, ctx)
+        return await self._film(args, ctx, "extend")
+
+    async def _film(self, args: JsonObject, ctx: ToolContext, task: str) -> str:
+        seconds = self._settings.video_gen.timeout + GRACE_SECONDS
+        return await bounded(self._make_video(args, ctx, task), ctx, seconds, LATE)
 
     def video_effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
         read = self._source_effects(sources_of(args), ctx)
@@ -288,18 +294,6 @@ class GenerationService:
         if not suffix:
             raise MediaFailed(f"{name} sent something that is none of the {folder} that are known here")
         return str(await asyncio.to_thread(_write, self._settings.home.root / "cache" / folder, suffix, made.data))
-
-    async def _bounded(self, work: Awaitable[JsonObject], seconds: float, ctx: ToolContext) -> str:
-        if ctx.deadline is not None:
-            seconds = max(0.1, min(seconds, ctx.deadline - time.monotonic()))
-        try:
-            # The service itself has the same limit; what comes around it needs a moment more.
-            async with asyncio.timeout(seconds + 5):
-                return sendable(tool_result(await work))
-        except TimeoutError:
-            return tool_error(f"it took longer than {seconds:g} seconds; try again", success=False)
-        except (ToolcribError, ConfigError) as error:
-            return tool_error(error, success=False)
 
 
 def sources_of(args: JsonObject) -> list[str]:

@@ -30,7 +30,7 @@ from toolcrib.providers.embedded.weights import PIP_OPTIONS, PIP_VARIABLES
 from toolcrib.worker_processes import WorkerLimits, WorkerPool, WorkerStopped
 
 RUNTIME = "onnxruntime"
-INSTALL = "run: pip install 'toolcrib[speech]'"
+INSTALL = "run `pip install 'toolcrib[speech]'`"
 MAX_SECONDS = 600.0
 """How much of a file is listened to."""
 FETCH_SECONDS = 300

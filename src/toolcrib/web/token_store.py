@@ -1,6 +1,7 @@
 """Stores the login at one server: its tokens and our registration there, readable by the owner only.
 
-    mcp_tokens/NAME.json    one file per server, in a private folder
+    mcp_tokens/NAME.json    one file per MCP server, in a private folder
+    logins/NAME.json        one file per service of a built-in tool
 
 A login stored for another URL or client id is not used: a token belongs to the server that issued it. Several processes
 may share one login; `refresh_lock` lets one of them at a time exchange the refresh token, because most servers accept
@@ -24,17 +25,14 @@ from pathlib import Path
 import msgspec
 
 from toolcrib.config.files import OWNER_FILE, OWNER_FOLDER, make_folder, replace_file, writing
-from toolcrib.config.paths import Home
+from toolcrib.core.errors import ToolcribError
 from toolcrib.core.types import JsonObject
-from toolcrib.mcp.client.errors import ServerFailed
-from toolcrib.mcp.client.servers import Server
 
 if sys.platform != "win32":
     import fcntl
 
 logger = logging.getLogger(__name__)
 
-FOLDER = "mcp_tokens"
 REFRESH_WAIT_SECONDS = 60.0
 POLL_SECONDS = 0.02
 MAX_NAME_CHARS = 100
@@ -43,6 +41,10 @@ MAX_NAME_CHARS = 100
 _PLAIN_NAME = re.compile(r"(?!(?:con|prn|aux|nul|com\d|lpt\d)$)[a-z0-9][a-z0-9_-]{0,99}")
 
 Stamp = tuple[int, int, int]
+
+
+class LoginFailed(ToolcribError):
+    """A login that cannot be made or used; the message says why and what to do."""
 
 
 class StoredLogin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -136,18 +138,12 @@ class TokenStore:
             make_folder(self.path.parent)
             lock = os.open(self.path.with_name(f".{self.path.name}.renewing"), os.O_RDWR | os.O_CREAT, OWNER_FILE)
         except OSError as error:
-            raise ServerFailed(f"its login cannot be stored in {str(self.path.parent)!r}: {error.strerror}") from error
+            raise LoginFailed(f"its login cannot be stored in {str(self.path.parent)!r}: {error.strerror}") from error
         try:
             await _acquire(lock)
             yield
         finally:
             os.close(lock)
-
-
-def token_store(server: Server, home: Home) -> TokenStore:
-    """The store for the login at a server."""
-    settings = server.settings
-    return TokenStore(home.root / FOLDER, server.name, settings.url, settings.oauth.client_id)
 
 
 def file_stem(server: str) -> str:
@@ -169,5 +165,5 @@ async def _acquire(lock: int) -> None:
             return
         except BlockingIOError:
             if time.monotonic() > deadline:
-                raise ServerFailed("another process has been refreshing its login for a minute") from None
+                raise LoginFailed("another process has been refreshing its login for a minute") from None
             await asyncio.sleep(POLL_SECONDS)

@@ -12,7 +12,7 @@ import hmac
 from collections.abc import AsyncIterator, Iterable
 from urllib.parse import parse_qs, urlsplit
 
-from toolcrib.mcp.client.errors import ServerFailed
+from toolcrib.web.token_store import LoginFailed
 
 HOST = "127.0.0.1"
 PATH = "/callback"
@@ -73,10 +73,10 @@ def has_state(address: str, state: str) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def open_listener(ports: Iterable[int]) -> AsyncIterator[RedirectListener]:
-    """A listener on the first free port of these; 0 means any. Raises ServerFailed if none is free."""
+async def open_listener(ports: Iterable[int], remedy: str = "") -> AsyncIterator[RedirectListener]:
+    """A listener on the first free port of these; 0 means any. Raises LoginFailed, with the remedy, if none is free."""
     listener = RedirectListener()
-    server = await _listen_on_free_port(listener, list(ports))
+    server = await _listen_on_free_port(listener, list(ports), remedy)
     try:
         listener.port = server.sockets[0].getsockname()[1]
         yield listener
@@ -86,13 +86,12 @@ async def open_listener(ports: Iterable[int]) -> AsyncIterator[RedirectListener]
             await asyncio.wait_for(server.wait_closed(), 1.0)
 
 
-async def _listen_on_free_port(listener: RedirectListener, ports: list[int]) -> asyncio.Server:
+async def _listen_on_free_port(listener: RedirectListener, ports: list[int], remedy: str) -> asyncio.Server:
     for port in ports:
         with contextlib.suppress(OSError):
             return await asyncio.start_server(listener.serve, HOST, port, limit=MAX_HEAD_BYTES)
-    raise ServerFailed(
-        f"port {ports[-1]} is in use by another program, so the login cannot be received; stop that program, "
-        "or set another oauth.redirect_port"
+    raise LoginFailed(
+        f"port {ports[-1]} is in use by another program, so the login cannot be received; stop that program{remedy}"
     )
 
 
