@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
+from tests.media.services import FAILURES, KEY, failing
 from tests.web.sites import Asked, Page, Site, serve
 from toolcrib.agent import external_memory
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.host import AgentHost
 from toolcrib.core.errors import ToolcribError
+from toolcrib.memory_providers import honcho, mem0
 from toolcrib.plugins.context import Declaration
 from toolcrib.providers.scripted import ScriptedProvider, calls
 from toolcrib.registry.default import registry as default_registry
@@ -24,7 +26,6 @@ from toolcrib.registry.registry import ToolRegistry
 from toolcrib.runtime import Runtime
 from toolcrib.sessions.store import SessionStore
 
-KEY = "m0-very-secret-0123456789abcdef"
 JSON = {"content-type": "application/json"}
 Open = Callable[..., AgentHost]
 
@@ -447,30 +448,26 @@ async def test_each_vendor_recalls_and_remembers(
     assert all(name.startswith(f"{vendor}_") for name in names)
 
 
-@pytest.mark.parametrize(
-    ("answer", "sentence"),
-    [
-        ((401, JSON, KEY.encode()), "refused the key in"),
-        ((429, JSON, b"{}"), "request limit of"),
-        ((503, JSON, KEY.encode()), "has a problem (HTTP 503)"),
-        ((200, JSON, b"{nothing"), "cannot be understood"),
-    ],
-    ids=["wrong key", "quota", "server", "malformed"],
-)
+@pytest.mark.parametrize("how", FAILURES)
 @pytest.mark.parametrize(("vendor", "tool"), [("honcho", "honcho_context"), ("mem0", "mem0_search")])
 async def test_every_failure_of_a_vendor_is_one_sentence(
-    open_host: Open, site: Site, vendor: str, tool: str, answer: Page, sentence: str, monkeypatch: pytest.MonkeyPatch
+    open_host: Open, site: Site, vendor: str, tool: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the conversation goes on."""
+    """The key is never in it, and the conversation goes on."""
     prepare, variables, recall, _ = VENDORS[vendor]
     prepare(site)
-    site.pages[next(path for path in site.pages if path.endswith(recall))] = answer
+    page, sentence = FAILURES[how]
+    site.pages[next(path for path in site.pages if path.endswith(recall))] = failing(site, page)
     for name, value in variables.items():
         monkeypatch.setenv(name, value.format(site.address))
+    for module in (honcho, mem0):
+        monkeypatch.setattr(module, "MAX_ANSWER_BYTES", 1_000_000)
+        monkeypatch.setattr(module, "SECONDS", 0.5 if how == "slow" else 30.0)
     host = open_host("Hello.", provider=vendor, recall_seconds=20)
     async with Agent(host=host, model=host.provider_for()[0], toolsets=[vendor]) as agent:
         failed = await host.runtime.call(tool, {"query": "cat"})
         assert (await agent.run("Hi")).answer == "Hello."
+    site.released.set()
     await host.close()
 
     assert KEY not in failed.text
