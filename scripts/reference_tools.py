@@ -33,6 +33,7 @@ class Facts:
 
 A_PAGE = "in the session's browser: on the machine that runs toolcrib, or where `browser.cdp_url` says"
 READS_PAGE = "reaches the host of the page, and what its scripts load"
+CHANGES_BOARD = "changes the board, which needs no approval; texts with orders for other agents do"
 
 FACTS = {
     "browser_back": Facts(READS_PAGE, A_PAGE),
@@ -76,6 +77,18 @@ FACTS = {
     "image_generate": Facts(
         "spends money, unless the service runs on a machine of yours; reads the images that it changes", HERE
     ),
+    "kanban_attach": Facts(CHANGES_BOARD, HERE),
+    "kanban_attach_url": Facts(f"reaches the host of the address; {CHANGES_BOARD}", HERE),
+    "kanban_attachments": Facts("none", HERE),
+    "kanban_block": Facts(CHANGES_BOARD, HERE),
+    "kanban_comment": Facts(CHANGES_BOARD, HERE),
+    "kanban_complete": Facts(CHANGES_BOARD, HERE),
+    "kanban_create": Facts(CHANGES_BOARD, HERE),
+    "kanban_heartbeat": Facts(CHANGES_BOARD, HERE),
+    "kanban_link": Facts(CHANGES_BOARD, HERE),
+    "kanban_list": Facts("none", HERE),
+    "kanban_show": Facts("none", HERE),
+    "kanban_unblock": Facts(CHANGES_BOARD, HERE),
     "memory": Facts("none declared; `memory.write_approval` asks before anything is remembered", AN_AGENT),
     "mixture_of_agents": Facts("sends the question to several models", HERE),
     "patch": Facts("writes or deletes each file that the patch names", WITH_COMMANDS),

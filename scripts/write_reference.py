@@ -58,6 +58,8 @@ OWN_VARIABLES = {
     "TOOLCRIB_HOOK_EVENT": "Set for a shell command that runs on an event: the name of the event.",
     "TOOLCRIB_MCP_DEPTH": "Set for MCP servers: how many toolcrib processes have started each other so far.",
     "TOOLCRIB_SANDBOX": "Set to `1` for commands in the `sandbox` backend.",
+    "TOOLCRIB_KANBAN_TASK": "The card of the board that this process works on; it may finish no other.",
+    "HERMES_KANBAN_TASK": "Read where `TOOLCRIB_KANBAN_TASK` is unset.",
     "HERMES_HOME": "Read where `TOOLCRIB_HOME` is unset; keys of its config that are unknown here are left alone.",
     "HERMES_SAFE_MODE": "Read where `TOOLCRIB_SAFE_MODE` is unset.",
     "HERMES_ENABLE_PROJECT_PLUGINS": "Read where `TOOLCRIB_ENABLE_PROJECT_PLUGINS` is unset.",

@@ -31,6 +31,7 @@ from toolcrib.hooks.manager import HookManager
 from toolcrib.registry.registry import ToolRegistry
 
 if TYPE_CHECKING:
+    from toolcrib.board.service import BoardService
     from toolcrib.browser.service import BrowserService
     from toolcrib.code_execution.service import CodeExecutionService
     from toolcrib.core.context import Asker, ConversationPort, ModelPort, ProcessesPort, ToolService
@@ -214,6 +215,12 @@ class RuntimeServices:
         from toolcrib.cron.service import CronService  # noqa: PLC0415
 
         return CronService(self._runtime.settings, self)
+
+    @lazy
+    def board(self) -> BoardService:
+        from toolcrib.board.service import BoardService  # noqa: PLC0415
+
+        return BoardService(self._runtime.settings, self, self._runtime.hooks.invoke)
 
     @lazy
     def web(self) -> WebService:

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.media.services import FAILURES, KEY, failing
 from tests.web.sites import Asked, Page, Site, serve
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.host import AgentHost
 from toolcrib.core.errors import ToolcribError
+from toolcrib.memory_providers import honcho, mem0
 from toolcrib.plugins.context import Declaration
 from toolcrib.providers.scripted import ScriptedProvider, calls
+from toolcrib.registry.default import registry as default_registry
+from toolcrib.registry.registry import ToolRegistry
 from toolcrib.runtime import Runtime
 from toolcrib.sessions.store import SessionStore
 
-KEY = "m0-very-secret-0123456789abcdef"
 JSON = {"content-type": "application/json"}
 Open = Callable[..., AgentHost]
 
@@ -178,6 +183,159 @@ async def test_secrets_are_not_remembered(open_host: Open) -> None:
     assert "abcdefghijklmnop" not in str(notebook.remembered)
 
 
+PLUGIN = """
+import json
+import sys
+import threading
+from agent.memory_provider import MemoryProvider
+
+heard = []
+changed = threading.Condition()
+
+
+def hear(what, *about):
+    with changed:
+        heard.append([what, *about])
+        changed.notify_all()
+
+
+class Diary(MemoryProvider):
+    @property
+    def name(self):
+        return "diary"
+
+    def is_available(self):
+        return True
+
+    def initialize(self, session_id, **kwargs):
+        hear("initialize", session_id, sorted(kwargs))
+
+    def system_prompt_block(self):
+        return "There is a diary."
+
+    def get_tool_schemas(self):
+        return [{"name": "diary_read", "description": "Read", "parameters": {"type": "object", "properties": {}}}]
+
+    def handle_tool_call(self, tool_name, args, **kwargs):
+        return json.dumps({"read": tool_name})
+
+    def on_turn_start(self, turn_number, message, **kwargs):
+        hear("on_turn_start", turn_number, message)
+
+    def prefetch(self, query, *, session_id=""):
+        return "- It rained."
+
+    def queue_prefetch(self, query, *, session_id=""):
+        hear("queue_prefetch", query)
+
+    def sync_turn(self, user_content, assistant_content, *, session_id="", messages=None):
+        hear("sync_turn", user_content, assistant_content)
+
+    def on_session_end(self, messages):
+        hear("on_session_end", len(messages))
+
+    def on_session_switch(self, new_session_id, *, parent_session_id="", reset=False, rewound=False, **kwargs):
+        hear("on_session_switch", new_session_id, parent_session_id, reset, rewound)
+
+    def on_pre_compress(self, messages):
+        hear("on_pre_compress", len(messages))
+        return "the umbrella is red"
+
+    def on_delegation(self, task, result, *, child_session_id="", **kwargs):
+        hear("on_delegation", task, result)
+
+    def on_memory_write(self, action, target, content, metadata=None):
+        hear("on_memory_write", action, target, content)
+
+    def shutdown(self):
+        hear("shutdown")
+
+
+def register(ctx):
+    ctx.register_memory_provider(Diary())
+"""
+
+
+@pytest.fixture
+def diary(make_runtime: Callable[..., Runtime], tmp_path: Path) -> Callable[..., AgentHost]:
+    """Hosts with a plugin in their home that knows nothing but the names of the reference."""
+
+    def make(*steps: Any, **config: Any) -> AgentHost:
+        sections = {"memory": {"provider": "diary"}, "plugins": {"enabled": ["diary"]}, **config}
+        runtime = make_runtime(json.dumps(sections), registry=ToolRegistry(parent=default_registry))
+        folder = runtime.settings.home.plugins_dir / "diary"
+        folder.mkdir(parents=True)
+        (folder / "plugin.yaml").write_text("name: diary\nversion: 1.0.0\ndescription: A diary\n")
+        (folder / "__init__.py").write_text(PLUGIN)
+        runtime.load()
+        return AgentHost(runtime=runtime, store=SessionStore.in_memory(), model=ScriptedProvider(steps))
+
+    return make
+
+
+def heard_by(host: AgentHost) -> list[list[Any]]:
+    (plugin,) = host.runtime.loaded_plugins
+    provider = plugin.declarations[0].arguments[0]
+    heard: list[list[Any]] = sys.modules[type(provider).__module__].heard
+    return heard
+
+
+async def test_a_plugin_of_the_reference_hears_everything_that_it_may(diary: Callable[..., AgentHost]) -> None:
+    """Written from its interface alone, it runs unmodified; each of its methods is called at its moment."""
+    remember = calls("memory", {"target": "user", "action": "add", "content": "Likes rain"})
+    host = diary(remember, "Noted.", calls("delegate_task", {"goal": "Count drops"}), "Nine.", "There are nine.")
+    async with Agent(host=host, model=host.provider_for()[0], toolsets=["memory", "delegation", "diary"]) as agent:
+        assert "There is a diary." in agent.system_prompt
+        assert "diary_read" in agent.tools
+        await agent.run("I like rain")
+        await agent.run("Count the drops")
+        agent.undo()
+        copy = agent.branch()
+        await copy.close()
+    session = agent.session_id
+    await host.close()
+
+    heard = heard_by(host)
+    assert "It rained." in asked(host)
+    assert heard[0] == ["initialize", session, ["hermes_home", "platform"]]
+    assert [one for one in heard if one[0] == "on_turn_start"] == [
+        ["on_turn_start", 1, "I like rain"],
+        ["on_turn_start", 2, "Count the drops"],
+    ]
+    assert ["on_memory_write", "add", "user", "Likes rain"] in heard
+    assert ["sync_turn", "I like rain", "Noted."] in heard
+    assert ["queue_prefetch", "I like rain"] in heard
+    assert ["on_delegation", "Count drops", "Nine."] in heard
+    assert ["on_session_switch", session, session, False, True] in heard
+    assert ["on_session_switch", copy.session_id, session, False, False] in heard
+    assert ["on_session_end", 3] in heard
+    assert heard[-1] == ["shutdown"]
+
+
+async def test_what_a_memory_wants_to_keep_is_in_the_summary(diary: Callable[..., AgentHost]) -> None:
+    """It is asked before older messages are replaced."""
+    host = diary(*["Answer."] * 6, "The umbrella is red.", compression={"keep_messages": 2})
+    async with Agent(host=host, model=host.provider_for()[0], toolsets=[]) as agent:
+        for _ in range(6):
+            await agent.run("Tell me about the weather")
+        assert await agent.compress() is not None
+    await host.close()
+
+    assert "worth keeping: the umbrella is red" in asked(host, 6)
+    assert ["on_pre_compress", 12] in heard_by(host)
+
+
+async def test_a_new_conversation_is_told_with_the_one_before(diary: Callable[..., AgentHost]) -> None:
+    """As `/new` in the chat fires it."""
+    host = diary("Hello.")
+    async with Agent(host=host, model=host.provider_for()[0], toolsets=[]) as agent:
+        await agent.run("Hi")
+        host.runtime.hooks.invoke("on_session_reset", old_session_id=agent.session_id, new_session_id="next")
+    await host.close()
+
+    assert ["on_session_switch", "next", agent.session_id, True, False] in heard_by(host)
+
+
 @pytest.mark.parametrize(
     ("provider", "sentence"),
     [("honcoh", "honcho"), ("mem0", "MEM0_API_KEY is not set"), ("honcho", "HONCHO_API_KEY is not set")],
@@ -292,30 +450,26 @@ async def test_each_vendor_recalls_and_remembers(
     assert all(name.startswith(f"{vendor}_") for name in names)
 
 
-@pytest.mark.parametrize(
-    ("answer", "sentence"),
-    [
-        ((401, JSON, KEY.encode()), "refused the key in"),
-        ((429, JSON, b"{}"), "request limit of"),
-        ((503, JSON, KEY.encode()), "has a problem (HTTP 503)"),
-        ((200, JSON, b"{nothing"), "cannot be understood"),
-    ],
-    ids=["wrong key", "quota", "server", "malformed"],
-)
+@pytest.mark.parametrize("how", FAILURES)
 @pytest.mark.parametrize(("vendor", "tool"), [("honcho", "honcho_context"), ("mem0", "mem0_search")])
 async def test_every_failure_of_a_vendor_is_one_sentence(
-    open_host: Open, site: Site, vendor: str, tool: str, answer: Page, sentence: str, monkeypatch: pytest.MonkeyPatch
+    open_host: Open, site: Site, vendor: str, tool: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the conversation goes on."""
+    """The key is never in it, and the conversation goes on."""
     prepare, variables, recall, _ = VENDORS[vendor]
     prepare(site)
-    site.pages[next(path for path in site.pages if path.endswith(recall))] = answer
+    page, sentence = FAILURES[how]
+    site.pages[next(path for path in site.pages if path.endswith(recall))] = failing(site, page)
     for name, value in variables.items():
         monkeypatch.setenv(name, value.format(site.address))
+    for module in (honcho, mem0):
+        monkeypatch.setattr(module, "MAX_ANSWER_BYTES", 1_000_000)
+        monkeypatch.setattr(module, "SECONDS", 0.5 if how == "slow" else 30.0)
     host = open_host("Hello.", provider=vendor, recall_seconds=20)
     async with Agent(host=host, model=host.provider_for()[0], toolsets=[vendor]) as agent:
         failed = await host.runtime.call(tool, {"query": "cat"})
         assert (await agent.run("Hi")).answer == "Hello."
+    site.released.set()
     await host.close()
 
     assert KEY not in failed.text

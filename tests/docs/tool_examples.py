@@ -12,13 +12,16 @@ around it:
     <!-- served: NAME -->                   the block is a page of a web server on this machine, whose address is `site`
     <!-- the search service answers -->     the block is the answer of a SearXNG server to every query
     <!-- a service answers: VARIABLE/PATH --> the block is what the server at the address in VARIABLE answers there;
-                                            `, with KEY` sets that variable to a key, and `, logged in to NAME`
-                                            stores a login at that service
+                                            `, with KEY and KEY` sets these variables to keys, and `, logged in to
+                                            NAME` stores a login at that service
+
+What a server answers may name the server itself, as http://127.0.0.1:8080; a `base64` block is not text.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import re
 from collections.abc import Callable
@@ -36,6 +39,8 @@ from toolcrib.core.models import ModelRequest
 from toolcrib.providers.scripted import ScriptedProvider
 
 MORE = "…"
+SHOWN_SITE = "http://127.0.0.1:8080"
+"""How pages write the address of the server on this machine."""
 CALL_SECONDS = 30.0
 MARKS = (
     "",
@@ -126,14 +131,18 @@ class ToolPage:
             self._patch.setenv("SEARXNG_URL", self._site.address)
         elif block.mark == "a service answers":
             where, _, service = block.value.partition(", logged in to ")
-            where, _, key = where.partition(", with ")
+            where, _, keys = where.partition(", with ")
             variable, _, path = where.partition("/")
-            if key:
+            for key in filter(None, keys.split(" and ")):
                 self._patch.setenv(key, "key-for-this-page")
             if service:
                 login = Block("json", json.dumps(LOGINS[service]), block.line)
                 self._save(login, self._user / ".toolcrib" / "logins" / f"{service}.json")
-            self._site.pages[f"/{path}"] = (200, {"content-type": "application/json"}, block.body.encode())
+            if block.language == "base64":
+                answer = ("application/octet-stream", base64.b64decode(block.body))
+            else:
+                answer = ("application/json", block.body.replace(SHOWN_SITE, self._site.address).encode())
+            self._site.pages[f"/{path}"] = (200, {"content-type": answer[0]}, answer[1])
             self._patch.setenv(variable, self._site.address)
         elif block.mark == "earlier conversation":
             model = ScriptedProvider([block.body.strip()])
@@ -173,7 +182,7 @@ class ToolPage:
 
     def _compare(self, block: Block) -> None:
         shown = _as_at_home(self._given, str(self._user))
-        shown = json.loads(json.dumps(shown).replace(self._site.address, "http://127.0.0.1:8080"))
+        shown = json.loads(json.dumps(shown).replace(self._site.address, SHOWN_SITE))
         if not fits(json.loads(block.body), shown):
             raise PageError(f"line {block.line}: the answer is\n{json.dumps(shown, ensure_ascii=False, indent=2)}")
 

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from toolcrib.approval.audit_log import ApprovalLog
+from toolcrib.board.cards import Card
+from toolcrib.board.store import BoardStore
 from toolcrib.config.edit import set_value
 from toolcrib.config.paths import Home
 from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest
@@ -51,6 +53,13 @@ def use_jobs(home: Home) -> None:
         connection.execute("INSERT INTO schedulers VALUES (?, 0)", (str(os.getpid()),))
     database.close()
     assert Inbox(home.cron_file, "a session").waiting() == []
+
+
+def use_board(home: Home) -> None:
+    store = BoardStore(home.board_file)
+    card, _ = store.add(Card(title=f"card {os.getpid()}"))
+    assert store.find(card.id) == card
+    store.close()
 
 
 def use_approvals(home: Home) -> None:
@@ -93,6 +102,7 @@ STORES: dict[str, Callable[[Home], None]] = {
     "sessions": use_sessions,
     "doctor": check_sessions,
     "jobs": use_jobs,
+    "board": use_board,
     "approvals": use_approvals,
     "processes": use_processes,
     "undo": use_undo,

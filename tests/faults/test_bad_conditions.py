@@ -66,6 +66,16 @@ ROWS = (
     Row("approvals show", "{request}"),
     Row("approvals suggest"),
     Row("approvals test", "rm -rf build", "config prints folder"),
+    Row("board add", "Paint", "config write prints"),
+    Row("board assign", "{card}|anna", "config write prints"),
+    Row("board attach", "{card}|{tool}", "config write prints"),
+    Row("board block", "{card}|no paint", "config write prints"),
+    Row("board comment", "{card}|soon", "config write prints"),
+    Row("board done", "{card}", "config write prints"),
+    Row("board link", "{card}|{card}", "config"),
+    Row("board list"),
+    Row("board move", "{card}|triage", "config write prints"),
+    Row("board show", "{card}"),
     Row("chat", "-q|x", "config write prints folder"),
     Row("completion", "bash", "prints"),
     Row("config check"),
@@ -203,7 +213,13 @@ class Machine:
         return self._baseline[row.command]
 
     def filled(self, row: Row) -> list[str]:
-        names = {"{request}": self.request, "{session}": self.session, "{tool}": self.tool, "{hermes}": self.hermes}
+        names = {
+            "{request}": self.request,
+            "{session}": self.session,
+            "{tool}": self.tool,
+            "{hermes}": self.hermes,
+            "{card}": self.card,
+        }
         return [names.get(argument, argument) for argument in row.argv]
 
     def config(self) -> str:
@@ -252,6 +268,8 @@ class Machine:
         self.request = json.loads((home / "approvals.jsonl").read_text().splitlines()[0])["id"]
         made = self._start("-m", "toolcrib", "cron", "create", "0 9 * * *", "do it", "--name", "daily")
         assert made.code == 0, made.stderr
+        added = self._start("-m", "toolcrib", "board", "add", "Paint the door", "--json")
+        self.card = json.loads(added.stdout)["id"]
         self.script([write, {"say": "Done."}])
 
 

@@ -54,7 +54,9 @@ def racers() -> Iterator[Racers]:
 
 
 @rounds
-@pytest.mark.parametrize("store", ["sessions", "doctor", "jobs", "approvals", "processes", "undo", "memory", "config"])
+@pytest.mark.parametrize(
+    "store", ["sessions", "doctor", "jobs", "board", "approvals", "processes", "undo", "memory", "config"]
+)
 def test_processes_that_start_at_once_on_a_new_home_all_work(
     racers: Racers, tmp_path: Path, store: str, rounds: int
 ) -> None:

@@ -82,13 +82,15 @@ async def test_one_model_joins_the_answers_of_the_others(panel: Panel) -> None:
 @pytest.mark.parametrize(
     ("step", "reason"),
     [
-        (ErrorResponse(401, f"bad key {KEY}"), "one/m"),
-        (ErrorResponse(429, "slow down"), "one/m"),
-        (ErrorResponse(503, "away"), "one/m"),
-        (RawResponse(b"data: {not json\n\n"), "one/m"),
+        (ErrorResponse(401, f"bad key {KEY}"), "rejects the key in TEST_KEY"),
+        (ErrorResponse(402, "no credit"), "credit or quota of your one account is used up"),
+        (ErrorResponse(429, "slow down"), "accepts no more requests"),
+        (ErrorResponse(503, "away"), "cannot answer with model"),
+        (ErrorResponse(400, "what?"), "rejects the request"),
+        (RawResponse(b"data: {not json\n\n"), "sent an unreadable answer"),
         (Stream("never", stall_after=0), "did not answer within 2 seconds"),
     ],
-    ids=["wrong key", "quota", "server", "malformed", "slow"],
+    ids=["wrong key", "no credit", "quota", "server", "request", "malformed", "slow"],
 )
 async def test_one_answer_suffices_and_the_failure_is_named(panel: Panel, step: Any, reason: str) -> None:
     """The models that failed are in the result with their reasons, never with a key."""
@@ -100,6 +102,18 @@ async def test_one_answer_suffices_and_the_failure_is_named(panel: Panel, step: 
     assert found["models_used"]["reference_models"] == ["two/m"]
     assert list(found["failed_models"]) == ["one/m"]
     assert reason in json.dumps(found["failed_models"])
+
+
+async def test_a_huge_answer_is_cut_before_it_is_joined(panel: Panel) -> None:
+    """One model that does not stop cannot fill the request to the one that joins."""
+    panel.servers["one"].add("so " * 500_000)
+
+    found = await panel.ask()
+
+    assert found["response"] == "42."
+    material = json.dumps(panel.servers["join"].requests[0].body)
+    assert "42, I think." in material
+    assert len(material) < 200_000
 
 
 async def test_without_any_answer_every_reason_is_told(panel: Panel) -> None:

@@ -285,12 +285,15 @@ class Agent:
 
     async def summarise(self, topic: str = "") -> Compressed | None:
         """Like `compress`, while the agent works."""
+        spoken = [{"role": one.role, "content": one.text} for one in self.messages]
+        kept = await self.host.external_memory.before_compressing(self.session_id, spoken)
         return await compress(
             self.conversation,
             self._auxiliary,
             keep_messages=self.host.settings.compression.keep_messages,
             topic=topic,
             plan=self.host.todo.store(self.session_id).format_for_injection() or "",
+            kept=kept,
             transcript_chars=self.profile.context_window * 2,
         )
 
@@ -312,6 +315,7 @@ class Agent:
         self._require_rest("removing messages")
         taken_back = self.conversation.undo()
         self._restore_plan()
+        self.host.external_memory.switched(self.session_id, self.session_id, rewound=True)
         return taken_back
 
     def _require_rest(self, doing: str) -> None:
@@ -326,6 +330,7 @@ class Agent:
     def branch(self) -> Agent:
         """A new agent that continues from a copy of this conversation."""
         copy = self.host.store.branch(self.session_id)
+        self.host.external_memory.switched(copy.id, self.session_id)
         return Agent(
             host=self.host,
             session_id=copy.id,

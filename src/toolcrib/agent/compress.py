@@ -54,15 +54,19 @@ async def compress(
     keep_messages: int,
     topic: str = "",
     plan: str = "",
+    kept: str = "",
     transcript_chars: int = 200_000,
 ) -> Compressed | None:
-    """Summarise the older part of the conversation; None if there is nothing to summarise. `plan` is kept verbatim."""
+    """Summarise the older part of the conversation; None if there is nothing to summarise.
+
+    `plan` stays as it is. `kept` is what a memory wants the summary to contain; it is data like the rest.
+    """
     positions = foldable(conversation.messages, keep_messages, task=conversation.latest_question())
     if not positions:
         return None
     before = conversation.stored_tokens
     folded = [conversation.messages[position] for position in positions]
-    text = await _summary(folded, auxiliary, topic, transcript_chars)
+    text = await _summary(folded, auxiliary, topic, transcript_chars, kept)
     parts = [HEADING, text, plan]
     conversation.fold(positions, Message(role="user", content="\n\n".join(part for part in parts if part)))
     return Compressed(messages=len(folded), tokens_before=before, tokens_after=conversation.stored_tokens)
@@ -98,9 +102,11 @@ def cut_results(conversation: Conversation, keep_latest: int = 4) -> int:
     return saved
 
 
-async def _summary(folded: Sequence[Message], auxiliary: AuxiliaryModel, topic: str, transcript_chars: int) -> str:
+async def _summary(
+    folded: Sequence[Message], auxiliary: AuxiliaryModel, topic: str, transcript_chars: int, kept: str
+) -> str:
     about = f" Pay special attention to: {topic}." if topic else ""
-    text = shorten(transcript(folded), transcript_chars)
+    text = shorten(transcript(folded), transcript_chars) + (f"\n\nworth keeping: {kept}" if kept else "")
     words = 200 if transcript_chars < 20_000 else 800
     prompt = PROMPT.format(topic=about, transcript=text, words=words)
     try:

@@ -24,6 +24,7 @@ from toolcrib.core.types import Effect, JsonObject, Source
 from toolcrib.memory_providers.honcho import HonchoMemory
 from toolcrib.registry.results import tool_error, untrusted
 from toolcrib.runtime import Runtime
+from toolcrib.sessions.memory import EntryChange
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +57,9 @@ class ExternalMemory:
         self._provider: Any = None
         self._is_attached = False
         self._sessions: dict[str, int] = {}
+        """By session: how many turns it had."""
+        self._delegations: dict[str, str] = {}
+        """By session of a subagent: its task."""
         self._failures = 0
         self._rests_until = 0.0
         self._waiting: queue.Queue[Callable[[], Any] | None] = queue.Queue(MAX_WAITING)
@@ -77,6 +81,9 @@ class ExternalMemory:
         hooks.register("pre_llm_call", self._before_turn, source=source)
         hooks.register("post_llm_call", self._after_turn, source=source)
         hooks.register("on_session_finalize", self._session_ended, source=source)
+        hooks.register("on_session_reset", self._session_reset, source=source)
+        hooks.register("subagent_start", self._delegated, source=source)
+        hooks.register("subagent_stop", self._subagent_reported, source=source)
         self._add_tools()
 
     def prompt_block(self) -> str:
@@ -139,9 +146,11 @@ class ExternalMemory:
             options = {"platform": platform, "hermes_home": str(self._runtime.settings.home.root)}
             await self._call(self._provider.initialize, session_id, seconds=START_SECONDS, **options)
         self._sessions[session_id] += 1
-        recalled = await self._call(
-            self._provider.prefetch, redact(user_message), seconds=self._settings.recall_seconds, session_id=session_id
-        )
+        said, seconds = redact(user_message), self._settings.recall_seconds
+        if hasattr(self._provider, "on_turn_start"):
+            about = {"session_id": session_id, "platform": platform, "model": more.get("model", "")}
+            await self._call(self._provider.on_turn_start, self._sessions[session_id], said, seconds=seconds, **about)
+        recalled = await self._call(self._provider.prefetch, said, seconds=seconds, session_id=session_id)
         text = _fresh(recalled, more.get("conversation_history") or (), self._settings.recall_chars)
         return f"{NOTE}\n{untrusted(text, self._name)}" if text else None
 
@@ -150,11 +159,54 @@ class ExternalMemory:
             return
         said, answered = redact(user_message), redact(assistant_response)
         self._later(lambda: self._provider.sync_turn(said, answered, session_id=session_id))
+        # Some prepare the next recall while nobody waits for it.
+        self._notify("queue_prefetch", said, session_id=session_id)
+
+    # Around a session
 
     def _session_ended(self, *, session_id: str, **_: Any) -> None:
         if self._sessions.pop(session_id, 0) and hasattr(self._provider, "on_session_end"):
             messages = self._messages(session_id)
             self._later(lambda: self._provider.on_session_end(messages))
+
+    def _session_reset(self, *, old_session_id: str, new_session_id: str, **_: Any) -> None:
+        self.switched(new_session_id, old_session_id, reset=True)
+
+    def switched(self, session_id: str, parent_id: str, **how: bool) -> None:
+        """A conversation goes on in another session (`reset`: empty), or without its latest messages (`rewound`)."""
+        if self._serves(session_id):
+            self._notify("on_session_switch", session_id, parent_session_id=parent_id, **how)
+
+    async def before_compressing(self, session_id: str, messages: Sequence[JsonObject]) -> str:
+        """What a summary of these messages must not lose; empty if the provider has nothing to say."""
+        if not self._serves(session_id) or not hasattr(self._provider, "on_pre_compress"):
+            return ""
+        told = await self._call(self._provider.on_pre_compress, list(messages), seconds=self._settings.recall_seconds)
+        return told.strip()[: self._settings.recall_chars] if isinstance(told, str) else ""
+
+    def memory_written(self, session_id: str, target: str, changes: Sequence[EntryChange]) -> None:
+        """The built-in memory changed."""
+        if not self._serves(session_id):
+            return
+        for one in changes:
+            told = redact(one.after or one.before)
+            self._notify("on_memory_write", one.kind, target, told)
+
+    def _delegated(self, *, parent_session_id: str, child_session_id: str, child_goal: str = "", **_: Any) -> None:
+        if self._serves(parent_session_id):
+            self._delegations[child_session_id] = child_goal
+
+    def _subagent_reported(self, *, child_session_id: str, child_summary: str = "", **_: Any) -> None:
+        goal = self._delegations.pop(child_session_id, None)
+        if goal is not None:
+            told, result = redact(goal), redact(child_summary)
+            self._notify("on_delegation", told, result, child_session_id=child_session_id)
+
+    def _notify(self, method: str, *arguments: Any, **options: Any) -> None:
+        """Tell the provider in the background, if it wants to know."""
+        told = getattr(self._provider, method, None)
+        if told is not None:
+            self._later(lambda: told(*arguments, **options))
 
     def _serves(self, session_id: str) -> bool:
         if self._provider is None or session_id in self._subagents:

@@ -114,6 +114,7 @@ class AgentHost:
             self.memories_of(""),
             write_approval=self.settings.memory.write_approval,
             store_of=lambda session_id: self.memories_of(self.owner_of(session_id)),
+            on_change=lambda *change: self.external_memory.memory_written(*change),
         )
         self.external_memory = ExternalMemory(self.runtime, self.subagent_sessions, self._spoken)
         self.delegation: Delegation | None = None

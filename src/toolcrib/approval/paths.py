@@ -173,11 +173,14 @@ OWN_FILES = (
     "cron.db",
     "cron.db-wal",
     "cron.db-shm",
+    "board.db",
+    "board.db-wal",
+    "board.db-shm",
     "sessions.db",
     "sessions.db-wal",
     "sessions.db-shm",
 )
-OWN_FOLDERS = ("logs", "cache/undo", "mcp_tokens", "logins", "serve")
+OWN_FOLDERS = ("logs", "cache/undo", "mcp_tokens", "logins", "serve", "board_files")
 OWN_CODE = ("tools", "plugins")
 """Folders whose code runs in our process at the next start."""
 OWN_TEXTS = ("skills", "memories")

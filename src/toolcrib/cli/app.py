@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str] | tuple[str, str, str]] = {
     "undo": ("undo:undo", "Undo the changes that tools made to files."),
     "skills": ("skills:group", "List, read and check skills."),
     "cron": ("cron:group", "Schedule jobs for the agent."),
+    "board": ("board:group", "Work on the cards that you share with agents."),
     "mcp": ("mcp:group", "Connect MCP servers, and serve toolcrib's tools over MCP."),
     "serve": ("serve:serve", "Serve the agent over HTTP, with a web page.", "serve"),
     "acp": ("acp:acp", "Run the agent inside an editor."),

@@ -203,3 +203,14 @@ class MixtureSettings(Section, frozen=True, kw_only=True):
     """The longest answer of each model, in tokens."""
     timeout: PositiveFloat = 180
     """How many seconds each model may take."""
+
+
+class KanbanSettings(Section, frozen=True, kw_only=True):
+    """How agents work on the board."""
+
+    enabled: bool = False
+    """Offer the `kanban_…` tools to agents. `toolcrib board` works in any case."""
+    claim_ttl_seconds: PositiveFloat = 900
+    """After how many seconds without a sign of life a worker loses its card."""
+    failure_limit: PositiveInt = 2
+    """After how many workers that ended without a result a card is blocked."""

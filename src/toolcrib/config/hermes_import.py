@@ -62,7 +62,7 @@ ENTRY_REASONS: dict[str, str] = {
     "checkpoints": "they belong to Hermes Agent; toolcrib makes its own snapshots",
     "processes.json": "it describes processes of Hermes Agent",
     "hermes-agent": "it is the program itself",
-    "kanban.db": "toolcrib has no task boards",
+    "kanban.db": "toolcrib does not import boards",
     "skins": "toolcrib's chat has its own display",
 }
 """Why an entry of the old home stays there."""

@@ -69,6 +69,16 @@ class Home(Struct, frozen=True, eq=False):
         return self.root / "cron.db"
 
     @property
+    def board_file(self) -> Path:
+        """The database of the board."""
+        return self.root / "board.db"
+
+    @property
+    def board_files_dir(self) -> Path:
+        """The attachments of the board's cards."""
+        return self.root / "board_files"
+
+    @property
     def images_dir(self) -> Path:
         """Images that models made."""
         return self.root / "images"

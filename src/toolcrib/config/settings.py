@@ -15,6 +15,7 @@ from toolcrib.config.agent_settings import (
     CompressionSettings,
     DelegationSettings,
     GuardrailSettings,
+    KanbanSettings,
     MemorySettings,
     MixtureSettings,
     ModelSettings,
@@ -335,6 +336,8 @@ class Settings(Section, frozen=True, kw_only=True):
     """How speech in audio files is recognised."""
     moa: MixtureSettings = field(default_factory=MixtureSettings)
     """How `mixture_of_agents` asks several models."""
+    kanban: KanbanSettings = field(default_factory=KanbanSettings)
+    """How agents work on the board."""
     logging: LoggingSettings = field(default_factory=LoggingSettings)
     """What goes into the log file."""
     yolo: Annotated[bool, NOT_IN_FILE] = False

@@ -454,6 +454,14 @@ class CronPort(ToolService, Protocol):
     def effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]: ...
 
 
+class BoardPort(Protocol):
+    """The cards that agents and people work on."""
+
+    async def handle(self, tool: str, args: JsonObject, ctx: ToolContext) -> str | ToolResult: ...
+
+    def effects(self, tool: str, args: JsonObject) -> tuple[Effect, ...]: ...
+
+
 class ToolCatalogPort(Protocol):
     """The tools that a session may call, and how it searches them."""
 
@@ -529,6 +537,9 @@ class Services(Protocol):
 
     @property
     def cron(self) -> CronPort: ...
+
+    @property
+    def board(self) -> BoardPort: ...
 
     @property
     def web(self) -> WebPort: ...

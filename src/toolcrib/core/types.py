@@ -19,10 +19,12 @@ SchemaOverrides = Callable[[], Any]
 
 EffectKind = Literal[
     "exec", "read", "write", "delete", "remote", "network", "publish", "spend", "secret", "schedule", "interactive",
-    "changed", "process",
+    "changed", "process", "record",
 ]  # fmt: skip
 """`process`: the end of a process that this session started, or of its input; it needs no approval.
 `remote`: a record of a service (a message, ticket, object in a bucket); never a file, whatever its id looks like.
+`record`: an entry that toolcrib itself keeps, such as a card of the board; people see it and can change it back, so it
+needs no approval.
 `changed`: the tool itself changed since it was approved; the target says how."""
 
 

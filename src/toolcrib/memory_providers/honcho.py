@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from toolcrib.core.errors import ToolcribError
@@ -16,6 +16,7 @@ PACKAGE = "honcho"
 INSTALL = "run `pip install 'toolcrib[honcho]'`"
 SECONDS = 30.0
 MAX_MESSAGE_CHARS = 24_000
+MAX_ANSWER_BYTES = 8_000_000
 ASSISTANT = "assistant"
 _QUERY = {"type": "string", "minLength": 1}
 TOOLS: list[dict[str, Any]] = [
@@ -70,6 +71,41 @@ class HonchoFailed(ToolcribError):
     """Honcho did not answer; the message is one sentence without any text of the service."""
 
 
+class BoundedTransport:
+    """Sends requests of httpx, and refuses answers that are too large."""
+
+    def __init__(self, httpx: Any) -> None:
+        self._response = httpx.Response
+        self._inner = httpx.HTTPTransport()
+
+    def __enter__(self) -> BoundedTransport:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def handle_request(self, request: Any) -> Any:
+        answer = self._inner.handle_request(request)
+        if answer.headers.get("content-encoding", "identity") != "identity":
+            answer.close()
+            raise HonchoFailed("Honcho sent an answer that cannot be understood")
+        return self._response(answer.status_code, headers=answer.headers, content=self._bounded(answer))
+
+    def _bounded(self, answer: Any) -> Iterator[bytes]:
+        left = MAX_ANSWER_BYTES
+        try:
+            for part in answer.stream:
+                left -= len(part)
+                if left < 0:
+                    raise HonchoFailed(f"the answer of Honcho is larger than {MAX_ANSWER_BYTES // 1_000_000} MB")
+                yield part
+        finally:
+            answer.close()
+
+    def close(self) -> None:
+        self._inner.close()
+
+
 class HonchoMemory:
     """The memory of Honcho; see `MemoryProvider` in the compatibility package for what each method is for."""
 
@@ -111,8 +147,11 @@ class HonchoMemory:
 
     @functools.cached_property
     def _connections(self) -> Any:
-        """Ours, so that they can be closed."""
-        return importlib.import_module("httpx").Client(timeout=SECONDS)
+        """Ours, so that they can be closed, and no answer is without end."""
+        httpx = importlib.import_module("httpx")
+        # A compressed answer would hide its size.
+        headers = {"accept-encoding": "identity"}
+        return httpx.Client(timeout=SECONDS, headers=headers, transport=BoundedTransport(httpx))
 
     def initialize(self, session_id: str, **_: Any) -> None:
         """Nothing to do: sessions and peers are made when they are used."""
@@ -179,16 +218,20 @@ def _sentence(error: Any) -> str:
     status = getattr(error, "status_code", None) or getattr(error, "status", None) or 0
     if status in (401, 403):
         return "Honcho refused the key in HONCHO_API_KEY; run `toolcrib setup honcho_search`"
-    if status in (402, 429):
+    if status == 402:
+        return "the Honcho account has no credit left"
+    if status == 429:
         return "the request limit of Honcho is reached; try again later"
     if status >= 500:
         return f"Honcho has a problem (HTTP {status}); try again later"
     if status >= 400:
         return f"Honcho did not accept the request (HTTP {status})"
+    if isinstance(error.__cause__, HonchoFailed):
+        return str(error.__cause__)
     if isinstance(error.__cause__, ValueError):
         return "Honcho sent an answer that cannot be understood"
     kind = type(error).__name__
-    return "Honcho did not answer in time" if "Timeout" in kind else "Honcho cannot be reached"
+    return f"Honcho did not answer within {SECONDS:g} seconds" if "Timeout" in kind else "Honcho cannot be reached"
 
 
 def _context(found: Any) -> str:

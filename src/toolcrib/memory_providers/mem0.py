@@ -10,11 +10,14 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from toolcrib.web.hosted_service import ApiService, ServiceSpec
 from toolcrib.web.http_client import GuardedClient
 
 SPEC = ServiceSpec("mem0", "https://api.mem0.ai", ("MEM0_API_KEY",), "MEM0_BASE_URL")
 SECONDS = 30.0
+MAX_ANSWER_BYTES = 8_000_000
 RECALLED = 8
 MAX_MESSAGE_CHARS = 24_000
 _TEXT = {"type": "string", "minLength": 1}
@@ -66,6 +69,8 @@ class Mem0Memory:
     def __init__(self, environ: Mapping[str, str], client: Callable[[], GuardedClient]) -> None:
         self._user = environ.get("MEM0_USER_ID") or environ.get("USER") or "user"
         access = SPEC.access(client, "mem0_search")
+        if access is not None:
+            access = msgspec.structs.replace(access, seconds=SECONDS, max_bytes=MAX_ANSWER_BYTES)
         self._service = None if access is None else ApiService(access)
 
     @property

@@ -14,6 +14,7 @@ from toolcrib.sessions.injection_scan import standing_order_in
 from toolcrib.sessions.memory import (
     TARGETS,
     Author,
+    EntryChange,
     MemoryChange,
     MemoryOperation,
     MemoryRefused,
@@ -39,11 +40,14 @@ class MemoryService:
         *,
         write_approval: bool = False,
         store_of: Callable[[str], MemoryStore] | None = None,
+        on_change: Callable[[str, Target, Sequence[EntryChange]], None] | None = None,
     ) -> None:
         self.store = store
         self.write_approval = write_approval
         self.store_of = store_of or (lambda _: store)
         """The memories that a session sees: those of its owner."""
+        self._on_change = on_change
+        """Told about the changes of a session, once they are stored."""
         self._snapshots: dict[str, MemorySnapshot] = {}
         self._failed: dict[str, tuple[str, int]] = {}
         """By session: its turn, and how many changes of that turn were too long."""
@@ -76,6 +80,8 @@ class MemoryService:
             changed = await asyncio.to_thread(store.change, target, operations, by=by, expected=expected)
         except MemoryRefused as error:
             return self._refusal(target, error, ctx)
+        if self._on_change is not None and changed.changes:
+            self._on_change(ctx.session_id, target, changed.changes)
         return tool_result(_answer(store, target, changed))
 
     async def _approved(

@@ -93,7 +93,7 @@ IMAGES = {
 }
 VIDEOS = {
     "fal": GeneratorSpec("fal", "https://queue.fal.run", ("FAL_KEY",), generator=FalVideos),
-    "xai": GeneratorSpec("xAI", "https://api.x.ai/v1", ("XAI_API_KEY",), generator=XaiVideos),
+    "xai": GeneratorSpec("xAI", "https://api.x.ai/v1", ("XAI_API_KEY",), "XAI_BASE_URL", generator=XaiVideos),
 }
 
 

@@ -193,13 +193,13 @@ _ELEVENLABS, _OPENAI = "https://api.elevenlabs.io", "https://api.openai.com/v1"
 SPEAKERS = {
     "elevenlabs": SpeechSpec("ElevenLabs", _ELEVENLABS, ("ELEVENLABS_API_KEY",), speech=ElevenLabsSpeech),
     "minimax": SpeechSpec("MiniMax", "https://api.minimax.io", ("MINIMAX_API_KEY",), speech=MiniMaxSpeech),
-    "openai": SpeechSpec("OpenAI", _OPENAI, ("OPENAI_API_KEY",), speech=OpenAISpeech),
+    "openai": SpeechSpec("OpenAI", _OPENAI, ("OPENAI_API_KEY",), "OPENAI_BASE_URL", speech=OpenAISpeech),
     "mistral": SpeechSpec("Mistral", "https://api.mistral.ai", ("MISTRAL_API_KEY",), speech=MistralSpeech),
     "gemini": SpeechSpec("Gemini", "https://generativelanguage.googleapis.com", _GOOGLE, speech=GeminiSpeech),
 }
 LISTENERS = {
     "groq": ListenerSpec("Groq", "https://api.groq.com/openai/v1", ("GROQ_API_KEY",), listener=GroqListener),
-    "openai": ListenerSpec("OpenAI", _OPENAI, ("OPENAI_API_KEY",), listener=HostedListener),
+    "openai": ListenerSpec("OpenAI", _OPENAI, ("OPENAI_API_KEY",), "OPENAI_BASE_URL", listener=HostedListener),
     "mistral": ListenerSpec("Mistral", "https://api.mistral.ai/v1", ("MISTRAL_API_KEY",), listener=MistralListener),
     "elevenlabs": ListenerSpec("ElevenLabs", _ELEVENLABS, ("ELEVENLABS_API_KEY",), listener=ElevenLabsListener),
 }

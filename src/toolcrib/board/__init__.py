@@ -1,0 +1,1 @@
+"""The board: cards that agents and people work on together."""
