@@ -324,3 +324,60 @@ def test_an_open_address_needs_encryption(host: str, settings: dict[str, object]
     with pytest.raises(UnsafeStart) as caught:
         require_safe_start(chosen, host)
     assert caught.value.exit_code == 2
+
+
+async def until_closed(http: httpx2.AsyncClient, path: str, opened: asyncio.Event) -> str:
+    """What a stream sends until the server ends it."""
+    read = []
+    async with http.stream("GET", path) as response:
+        async for piece in response.aiter_text():
+            read.append(piece)
+            opened.set()
+    return "".join(read)
+
+
+async def test_a_stream_ends_with_its_token(home: Path) -> None:
+    """Who loses a token sees nothing more, also where a stream is open; streams of other tokens go on."""
+    async with serving(home, [calls("remove", {"path": "build"}), "ok"]) as served, served.http() as owner:
+        token = served.server.tokens.create("phone", ["chat"])
+        run = (await owner.post("/api/runs", json=BODY)).json()["id"]
+        path, opened, kept = f"/api/runs/{run}/events", asyncio.Event(), asyncio.Event()
+        async with served.http(token) as phone, asyncio.timeout(30):
+            reading = asyncio.ensure_future(until_closed(phone, path, opened))
+            other = asyncio.ensure_future(until_closed(owner, path, kept))
+            await asyncio.gather(opened.wait(), kept.wait())
+            asked = await waiting(served, owner)
+            served.server.tokens.revoke("phone")
+            seen = await reading
+            again = await phone.get(path)
+            await owner.post(f"/api/approvals/{asked['id']}", json={"choice": "once"})
+            whole = await other
+
+    assert "run_ended" not in seen
+    assert again.status_code == 401
+    assert "run_ended" in whole
+
+
+async def test_one_token_leaves_room_for_the_others(home: Path) -> None:
+    """Runs and streams have limits for the whole server; one token gets three quarters of them."""
+    config = CONFIG + "  limits: {max_runs: 4, max_streams: 4}\n"
+    async with serving(home, otherwise=lambda _: calls("wait"), config=config) as served, served.http() as http:
+        token = served.server.tokens.create("bot", ["chat"])
+        async with served.http(token) as bot, asyncio.timeout(60):
+            started = [await bot.post("/api/runs", json=BODY) for _ in range(4)]
+            path = f"/api/runs/{started[0].json()['id']}/events"
+            opened = [asyncio.Event() for _ in range(4)]
+            reading = [asyncio.ensure_future(until_closed(bot, path, one)) for one in opened[:3]]
+            await asyncio.gather(*(one.wait() for one in opened[:3]))
+            refused = await bot.get(path)
+            mine = await http.post("/api/runs", json=BODY)
+            reading.append(asyncio.ensure_future(until_closed(http, path, opened[3])))
+            await opened[3].wait()
+            for one in served.server.runs.working:
+                one.agent.interrupt("enough")
+            await asyncio.gather(*reading)
+
+    assert [one.status_code for one in started] == [202, 202, 202, 429]
+    assert "this token" in started[3].json()["error"]
+    assert refused.status_code == 429
+    assert mine.status_code == 202

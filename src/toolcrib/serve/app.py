@@ -94,6 +94,7 @@ class AgentServer:
         self._webhooks = Webhooks(read_webhooks(settings.serve.webhooks, tokens), self.runs)
         self._ticker = JobTicker(settings)
         self._config = ConfigWatcher(self.host, self._take_up)
+        self._access: AccessMiddleware | None = None
 
     def app(self, host: str) -> ASGIApp:
         """The application, for requests to this address."""
@@ -123,7 +124,8 @@ class AgentServer:
             # A client of MCP may call every tool, as no owner in particular.
             scope_of=RouteScopes(native, {one.path: "admin" for one in mounted}),
         )
-        return AccessMiddleware(inner, guard, self.runs.metrics)
+        self._access = AccessMiddleware(inner, guard, self.runs.metrics)
+        return self._access
 
     def routes(self, native: Sequence[ApiRoute]) -> list[BaseRoute]:
         """All routes; `native` are those of our own API."""
@@ -145,12 +147,15 @@ class AgentServer:
         await self.runs.open()
         if self.settings.serve.jobs:
             self._ticker.start()
-        watching = asyncio.ensure_future(self._config.watch())
+        watching = [asyncio.ensure_future(self._config.watch())]
+        if self._access is not None:
+            watching.append(asyncio.ensure_future(self._access.watch_tokens()))
         try:
             async with self._mcp.lifespan() if self._mcp is not None else nullcontext():
                 yield
         finally:
-            watching.cancel()
+            for one in watching:
+                one.cancel()
             await self.close()
 
     def _take_up(self, settings: Settings) -> None:

@@ -133,7 +133,7 @@ class HostApi:
             raise RunRefused(f"there is no tool {name!r}", 404)
         if usable is not None and name not in usable:
             raise RunRefused(f"{name!r} is not in the toolsets of the server, so it needs the scope 'admin'", 403)
-        self._runs.require_room()
+        self._runs.require_room(identity)
         if wanted.session_id is not None:
             session = await self._runs.session(wanted.session_id, identity)
         else:
@@ -146,7 +146,7 @@ class HostApi:
             cwd=session.cwd or runtime.workspace,
             allowed_tools=usable,
         )
-        with self._runs.reserved(session.id):
+        with self._runs.reserved(session.id), self._runs.room(identity):
             runtime.provenance(session.id).add_person(json.dumps(wanted.arguments, ensure_ascii=False))
             # Its questions are found in the list of approvals; nobody follows a run here.
             self._questions.watch(session.id, lambda _: None)

@@ -121,12 +121,12 @@ class RunsApi:
         known = await asyncio.to_thread(self._runs.repeated, key, digest)
         if known is not None:
             return JSONResponse(_shown(known), status_code=200)
-        self._runs.require_room()
+        self._runs.require_room(identity)
         session_id = None
         if wanted.session_id is not None:
             session_id = (await self._runs.session(wanted.session_id, identity)).id
         try:
-            run = await self._runs.start(session_id, question, identity.owner, key=key, digest=digest)
+            run = await self._runs.start(session_id, question, identity, key=key, digest=digest)
         except RunStoreError:
             # The same request may have come twice at the same time.
             known = await asyncio.to_thread(self._runs.repeated, key, digest)
@@ -167,8 +167,9 @@ class RunsApi:
         if not stored and (run is None or (run.result is not None and after >= len(run.events))):
             # A browser's EventSource comes back when a stream ends; this tells it to stay away.
             return Response(status_code=204)
-        self._runs.require_stream()
-        return event_stream(self._runs, _stored(stored) if run is None else _live(run, after))
+        identity = identity_of(request.scope)
+        self._runs.require_stream(identity)
+        return event_stream(self._runs, identity, _stored(stored) if run is None else _live(run, after))
 
     async def timeline(self, request: Request) -> Response:
         record, live = await self._record(request), self._runs.find(request.path_params["id"], _owner(request))
@@ -233,19 +234,18 @@ class RunsApi:
         )
         if not is_first:
             raise RunRefused("this request was answered already", 409)
-        run_id = await self._go_on(found) if is_late and wanted.choice != "deny" else None
+        run_id = await self._go_on(found, identity) if is_late and wanted.choice != "deny" else None
         answer = {"decided": found.asked.id, "choice": wanted.choice, "late": is_late, "run_id": run_id}
         return JSONResponse(answer)
 
-    async def _go_on(self, found: OpenQuestion) -> str | None:
+    async def _go_on(self, found: OpenQuestion, identity: TokenIdentity) -> str | None:
         """Start a run that goes on after an approval whose own run is gone; None if the session is busy."""
         if self._runs.is_busy(found.session_id):
             return None
         await asyncio.to_thread(self._questions.grant_late, found)
-        owner = (await asyncio.to_thread(self._sessions.owners, [found.session_id])).get(found.session_id, "")
         # The model wrote the command, so what it names does not become the person's words.
         said = replace(user_message(f"I approve now, once: {found.asked.command}\nGo on with it."), origin="derived")
-        return (await self._runs.start(found.session_id, said, owner)).id
+        return (await self._runs.start(found.session_id, said, identity)).id
 
     async def answer(self, request: Request) -> Response:
         wanted, identity = await body_of(request, AnswerRequest), identity_of(request.scope)
