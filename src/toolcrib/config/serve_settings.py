@@ -25,8 +25,8 @@ class ServeLimits(Section, frozen=True, kw_only=True):
     requests_per_minute: PositiveInt = 600
     """How many requests one token may make in a minute."""
     cost_per_day_usd: NonNegativeFloat = 0
-    """No new runs start once those of the last 24 hours have cost this much, or those of another owner three quarters of
-    it; 0 means no limit."""
+    """No new runs start once those of the last 24 hours have cost this much, or those of another owner three quarters
+    of it; 0 means no limit."""
 
 
 class WebhookSettings(Section, frozen=True, kw_only=True):

@@ -34,6 +34,9 @@ GATHER_SECONDS = 0.05
 """Pieces of text that arrive within this time become one event."""
 WRITE_SECONDS = 0.1
 """How often new events are written to the database."""
+MOST_UNWRITTEN = 100_000
+"""More events than a run has in that time: a client may have seen some that a killed server did not write, and still
+gets what the next one adds."""
 STOP_SECONDS = 15.0
 CANCEL_SECONDS = 2.0
 SHARE = 0.75
@@ -260,7 +263,7 @@ class RunManager:
         for left in self._store.unfinished():
             stored = self._store.events(left.id)
             ended = RunEnded(result=RunResult(outcome="interrupted", problem=LOST, session_id=left.session_id))
-            number = stored[-1].number + 1 if stored else 1
+            number = (stored[-1].number if stored else 0) + MOST_UNWRITTEN
             self._store.add_events([(left.id, StoredEvent(number, self._store.clock(), _encode(ended).decode()))])
             self._store.end(left.id, "interrupted", LOST)
 
