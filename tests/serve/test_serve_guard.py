@@ -381,3 +381,74 @@ async def test_one_token_leaves_room_for_the_others(home: Path) -> None:
     assert "this token" in started[3].json()["error"]
     assert refused.status_code == 429
     assert mine.status_code == 202
+
+
+async def test_secrets_are_neither_taken_from_addresses_nor_logged(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A token in a URL opens nothing; no log has one, wherever it was sent, nor a login code or a cookie."""
+    with caplog.at_level("DEBUG"):
+        async with serving(home) as served, served.http() as owner:
+            code, secret = served.server.logins.create_code(), served.token
+            async with httpx2.AsyncClient(base_url=served.url, trust_env=False) as http:
+                tried = [
+                    await http.get("/api/sessions", params={one: secret}) for one in ("token", "access_token", "key")
+                ]
+                login = await http.post("/login", json={"code": code}, headers={"Origin": served.url})
+                await http.get("/api/sessions", headers={"Authorization": f"Basic {secret}"})
+            await owner.get("/api/sessions")
+    logged = "\n".join(one.getMessage() for one in caplog.records if one.name.startswith("toolcrib"))
+
+    assert [one.status_code for one in tried] == [401] * 3
+    assert login.status_code == 200
+    assert not [one for one in (secret, code, login.json()["key"], *login.cookies.values()) if one in logged]
+
+
+async def test_no_other_origin_may_read_answers(home: Path) -> None:
+    """A browser's question whether another site may send something gets no, and no answer names an origin."""
+    asking = {"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"}
+    async with serving(home) as served, served.http() as http:
+        answers = [
+            await http.options("/api/runs", headers=asking),
+            await http.get("/api/sessions", headers={"Origin": "http://evil.example"}),
+            await http.get("/", headers={"Origin": "http://evil.example"}),
+        ]
+
+    assert answers[0].status_code == 403
+    assert not [name for one in answers for name in one.headers if name.startswith("access-control-")]
+
+
+async def test_files_are_served_by_name_and_never_by_path(home: Path) -> None:
+    """The page has its own files only, and a session shows what it did to files, not what is in others."""
+    hidden = home / "hidden.txt"
+    paths = ["/page/../app.py", "/page/..%2fapp.py", "/page/%2e%2e/%2e%2e/tokens.py", "/page//etc/passwd", "/page/"]
+    async with serving(home, ["ok"]) as served, served.http() as http:
+        hidden.write_text("marzipan")
+        codes = [(await http.get(path)).status_code for path in paths]
+        session = (await http.post("/api/sessions", json={})).json()["id"]
+        shown = await http.get(f"/api/sessions/{session}/diff", params={"path": str(hidden)})
+
+    assert set(codes) <= {401, 404}
+    assert "marzipan" not in shown.text
+
+
+async def test_a_running_server_loads_no_plugins(home: Path, tmp_path: Path) -> None:
+    """What appears in the folder of plugins stays there, also when the config changes."""
+    async with serving(home) as served, served.http() as http:
+        before = (await http.get("/api/tools")).json()
+        plugin = Home(home).plugins_dir / "late"
+        plugin.mkdir(parents=True)
+        (plugin / "plugin.yaml").write_text("name: late\n")
+        (plugin / "__init__.py").write_text(f"open({str(tmp_path / 'loaded')!r}, 'w').close()\n")
+        changed = [
+            await http.put("/api/settings/plugins.enabled", json={"value": ["late"]}),
+            await http.put("/api/settings/serve.approval_timeout", json={"value": 77}),
+        ]
+        async with asyncio.timeout(30):
+            while served.server.host.settings.serve.approval_timeout != 77:  # noqa: ASYNC110 - nothing says it
+                await asyncio.sleep(0.01)
+        after = (await http.get("/api/tools")).json()
+
+    assert [one.status_code for one in changed] == [200, 200]
+    assert after == before
+    assert not (tmp_path / "loaded").exists()

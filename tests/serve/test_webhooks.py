@@ -155,3 +155,12 @@ async def test_a_body_that_grows_without_end_is_cut_off(home: Path, monkeypatch:
         answer = await http.post("/hooks/deploy", content=pieces(), headers=headers)
 
     assert answer.status_code == 413
+
+
+async def test_deliveries_are_counted_before_they_are_looked_at(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever floods the webhooks costs no work on signatures."""
+    monkeypatch.setenv("DEPLOY_KEY", KEY)
+    async with serving(home, [], CONFIG + HOOKS + "  limits: {requests_per_minute: 2}\n") as served:
+        codes = [(await first_line(served.url, "/hooks/deploy", {})).split()[1] for _ in range(3)]
+
+    assert codes == [b"401", b"401", b"429"]

@@ -48,9 +48,9 @@ export function JobsScreen() {
 }
 
 const FIELDS = [
-  ["name", "Name", "optional; made from the task without it"],
-  ["schedule", "Schedule", "For example: every 2h, 0 9 * * 1-5, tomorrow at 18:00"],
-  ["prompt", "Task", "What the agent does each time; it knows nothing of this conversation"],
+  ["name", "Name", "Optional. Without it, the task gives the name."],
+  ["schedule", "Schedule", "For example: every 2h, or 0 9 * * 1-5"],
+  ["prompt", "Task", "What the agent does each time. It starts without any conversation."],
 ];
 
 function JobForm({ job, onSaved, onCancel }) {
