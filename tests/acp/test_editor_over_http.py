@@ -182,3 +182,15 @@ async def test_without_the_setting_there_is_no_socket(home: Path) -> None:
 
 def _thoughts(editor: TestEditor) -> str:
     return "".join(one.content.text for one in editor.of("agent_thought_chunk"))
+
+
+async def test_a_socket_ends_with_its_token(home: Path) -> None:
+    """Who loses a token loses the connection that it opened."""
+    async with serving(home, [], WITH_EDITORS) as served:
+        token = served.server.tokens.create("editor", ["chat"])
+        url, headers = served.url.replace("http", "ws", 1) + "/acp", {"Authorization": f"Bearer {token}"}
+        async with connect(url, additional_headers=headers, proxy=None) as socket:
+            served.server.tokens.revoke("editor")
+            async with asyncio.timeout(LIMIT_SECONDS):
+                with pytest.raises(websockets.ConnectionClosed):
+                    await socket.recv()

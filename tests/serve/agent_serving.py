@@ -32,7 +32,7 @@ class Served:
         self.server = server
         self.url = url
         self.removed = removed
-        """What the tool `remove` was called with."""
+        """What the tools `remove` and `run` were called with."""
         self.model = model
         self.token = server.tokens.owner_token()
         self.openai = AsyncOpenAI(base_url=f"{url}/v1", api_key=self.token, max_retries=0)
@@ -46,7 +46,8 @@ class Served:
 async def serving(
     home: Path, steps: Iterable[Step] = (), config: str = CONFIG, **options: Any
 ) -> AsyncIterator[Served]:
-    """A server whose model plays these steps; the tool `remove` needs approval, `echo` does not."""
+    """A server whose model plays these steps. The tool `remove` needs approval, `echo` does not; `run` takes a command,
+    which is only judged."""
     home.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240
     (home / "config.yaml").write_text(config)
     registry, removed = ToolRegistry(), []
@@ -65,6 +66,13 @@ async def serving(
         },
         handler=remove,
         effects=(Effect("exec", "rm -rf build"),),
+    )
+    registry.register(
+        name="run",
+        toolset="test",
+        schema={"description": "Runs.", "parameters": {"type": "object", "properties": {"command": text}}},
+        handler=lambda args, **_: removed.append(args["command"]) or "done",
+        effects=lambda args, ctx: (Effect("exec", args["command"]),),
     )
     registry.register(
         name="echo",

@@ -20,6 +20,8 @@ from toolcrib.config.paths import Home
 from toolcrib.config.serve_settings import ServeSettings
 from toolcrib.serve.login import PageLogins
 from toolcrib.serve.tokens import ServerTokens
+from toolcrib.sessions.memory import Author, MemoryOperation, MemoryStore
+from toolcrib.skills.authorship import SkillAuthorship
 from toolcrib.testing.model_server import ScriptedModelServer, ServerStep
 
 LIMIT_SECONDS = 90.0
@@ -128,3 +130,13 @@ async def keep(page: Page, name: str) -> None:
     """Keep a screenshot, for people to look at."""
     ARTEFACTS.mkdir(parents=True, exist_ok=True)
     await page.screenshot(path=ARTEFACTS / f"{name}.png")
+
+
+def written_by_an_agent(home: Path) -> None:
+    """A memory and a skill that nobody has approved."""
+    folder, text = home / "skills" / "knots", "---\nname: knots\ndescription: Ties knots.\n---\nTie it twice.\n"
+    folder.mkdir(parents=True)
+    (folder / "SKILL.md").write_text(text)
+    SkillAuthorship(Home(home)).record_text(folder / "SKILL.md", text)
+    entry = MemoryOperation(action="add", content="Prefers short answers.")
+    MemoryStore(Home(home).memories_dir).change("user", [entry], by=Author(who="agent"))

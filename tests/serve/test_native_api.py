@@ -9,7 +9,8 @@ from typing import Any
 import httpx2
 
 from tests.serve.agent_serving import CONFIG, Served, events_of, serving
-from toolcrib.providers.scripted import calls
+from toolcrib.core.models import Usage
+from toolcrib.providers.scripted import calls, says
 
 
 async def start(http: httpx2.AsyncClient, text: str = "hello", **more: Any) -> dict[str, Any]:
@@ -24,15 +25,17 @@ async def follow(http: httpx2.AsyncClient, run: str, after: int = 0) -> list[tup
         return [one async for one in events_of(response)]
 
 
-async def waiting(served: Served, http: httpx2.AsyncClient) -> dict[str, Any]:
-    """The approval that a run waits for."""
+async def waiting(served: Served, http: httpx2.AsyncClient, questions: int = 1) -> dict[str, Any]:
+    """The approval that a run waits for, once it has asked so many questions."""
+    (run,) = served.server.runs.working
+    asked = 0
     async with asyncio.timeout(30):
-        while True:
-            (run,) = served.server.runs.working
-            async for one in run.follow():
-                if type(one.event).__name__ == "QuestionAsked":
-                    (found,) = (await http.get("/api/approvals")).json()["approvals"]
-                    return dict(found)
+        async for one in run.follow():
+            asked += type(one.event).__name__ == "QuestionAsked"
+            if asked == questions:
+                (found,) = (await http.get("/api/approvals")).json()["approvals"]
+                return dict(found)
+    raise AssertionError("the run has ended")
 
 
 async def test_events_are_numbered_and_resumed(home: Path) -> None:
@@ -248,3 +251,56 @@ async def test_odd_requests_are_refused_without_a_fault(home: Path) -> None:
 
     codes = {(response.request.url.path, response.status_code) for response in [*posted, *patched, *got]}
     assert not [one for one in codes if not 400 <= one[1] < 500]
+
+
+async def test_what_runs_did_goes_with_their_session(home: Path) -> None:
+    """Events and stored answers of a deleted session are deleted; what it cost still counts, and a repeated request
+    starts nothing. The same goes for a session that somebody deletes in the terminal, at the next start."""
+    key = {"Idempotency-Key": "k1"}
+    steps = [says("secret one", usage=Usage(cost_usd=2.0)), "secret two", "secret three"]
+    async with serving(home, steps) as served, served.http() as http:
+        run = (await http.post("/api/runs", json={"text": "a"}, headers=key)).json()
+        await follow(http, run["id"])
+        answer = await served.openai.responses.create(model="toolcrib", input="b")
+        kept = await start(http, "c")
+        await follow(http, kept["id"])
+        store, sessions = served.server.runs.store, served.server.host.store
+        answered = store.response(answer.id, "")
+        assert answered is not None
+        for id in (run["session_id"], answered.session_id):
+            assert (await http.delete(f"/api/sessions/{id}")).status_code == 200
+        gone = [await http.get(f"/api/runs/{run['id']}/events"), await http.get(f"/v1/responses/{answer.id}")]
+        listed = (await http.get("/api/runs")).json()["runs"]
+        again = await http.post("/api/runs", json={"text": "a"}, headers=key)
+        cost, events = store.cost_since(0), store.events(run["id"])
+        sessions.delete(kept["session_id"])
+    async with serving(home) as served, served.http() as http:
+        await http.get("/health")
+        later = served.server.runs.store.events(kept["id"])
+
+    assert [one.status_code for one in gone] == [404, 404]
+    assert [one["id"] for one in listed] == [kept["id"]]
+    assert again.json()["id"] == run["id"]
+    assert cost == 2.0
+    assert (events, later) == ([], [])
+
+
+async def test_an_edited_command_is_judged_anew(home: Path) -> None:
+    """Another danger is asked about again, with a question of its own; what is always refused stays so."""
+    steps = [calls("run", {"command": "rm -rf build"}), "first", calls("run", {"command": "rm -rf build"}), "second"]
+    async with serving(home, steps) as served, served.http() as http:
+        run = await start(http)
+        asked = await waiting(served, http)
+        await http.post(f"/api/approvals/{asked['id']}", json={"choice": "once", "command": "rm -rf ../other"})
+        again = await waiting(served, http, questions=2)
+        await http.post(f"/api/approvals/{again['id']}", json={"choice": "deny"})
+        await follow(http, run["id"])
+
+        run = await start(http)
+        asked = await waiting(served, http)
+        await http.post(f"/api/approvals/{asked['id']}", json={"choice": "once", "command": "rm -rf ~"})
+        events = await follow(http, run["id"])
+
+    assert (asked["editable"], again["command"]) == (True, "rm -rf ../other")
+    assert served.removed == []
+    assert [one["status"] for _, one in events if one["event"] == "call_finished"] == ["blocked"]

@@ -15,6 +15,8 @@ from toolcrib.config.load import load_settings
 from toolcrib.config.paths import Home
 from toolcrib.core.types import Effect
 from toolcrib.providers.scripted import calls
+from toolcrib.sessions.memory import Author, MemoryOperation
+from toolcrib.skills.authorship import SkillAuthorship
 
 
 async def body(http: httpx2.AsyncClient, path: str, /, **query: Any) -> dict[str, Any]:
@@ -236,3 +238,53 @@ async def test_metrics_are_for_their_own_scope(home: Path) -> None:
     assert (shown.status_code, sessions.status_code, refused.status_code) == (200, 403, 403)
     assert 'toolcrib_runs_total{outcome="answered"} 1' in shown.text
     assert 'toolcrib_requests_total{method="POST",status="202"} 1' in shown.text
+
+
+async def test_tokens_are_made_and_revoked_over_the_api(home: Path) -> None:
+    """Only an admin does that; a token is shown once, and never again."""
+    async with serving(home) as served, served.http() as http:
+        made = await http.post("/api/tokens", json={"name": "phone", "scopes": ["chat", "approve"]})
+        token = made.json()["token"]
+        listed = await http.get("/api/tokens")
+        refused = [
+            await http.post("/api/tokens", json={"name": "phone"}),
+            await http.post("/api/tokens", json={"name": "x", "scopes": []}),
+            await http.post("/api/tokens", json={"name": "anna", "scopes": ["admin"], "owner": "anna"}),
+        ]
+        async with served.http(token) as phone:
+            allowed = await phone.get("/api/sessions")
+            forbidden = [await phone.get("/api/tokens"), await phone.delete("/api/tokens/phone")]
+            revoked = await http.delete("/api/tokens/phone")
+            after = await phone.get("/api/sessions")
+        again = await http.delete("/api/tokens/phone")
+
+    assert (made.status_code, allowed.status_code, revoked.status_code) == (201, 200, 200)
+    assert listed.json() == {"tokens": [{"name": "phone", "owner": "", "scopes": ["approve", "chat"]}]}
+    assert [one.status_code for one in refused] == [422, 422, 422]
+    assert [one.status_code for one in forbidden] == [403, 403]
+    assert (after.status_code, again.status_code) == (401, 404)
+
+
+async def test_what_agents_wrote_is_approved_over_the_api(home: Path) -> None:
+    """A memory becomes the person's own, and a skill one that agents follow."""
+    folder = home / "skills" / "knots"
+    folder.mkdir(parents=True)
+    text = "---\nname: knots\ndescription: Ties knots.\n---\nTie it.\n"
+    (folder / "SKILL.md").write_text(text)
+    SkillAuthorship(Home(home)).record_text(folder / "SKILL.md", text)
+    async with serving(home) as served, served.http() as http:
+        operation = MemoryOperation(action="add", content="likes rope")
+        served.server.host.memories_of("").change("memory", [operation], by=Author(who="agent"))
+        before = (await http.get("/api/memory")).json()["memory"]["memory"]["entries"]
+        done = await http.post("/api/memory/approve", json={"target": "memory", "entry": "likes rope"})
+        skill = (await http.get("/api/skills/knots")).json()
+        approved = await http.post("/api/skills/knots/approve")
+        token = served.server.tokens.create("phone", ["chat"])
+        async with served.http(token) as phone:
+            entry = {"target": "memory", "entry": "likes rope"}
+            refused = [await phone.post("/api/memory/approve", json=entry), await phone.post("/api/skills/x/approve")]
+
+    assert [one["by"] for one in before] == ["agent"]
+    assert [one["by"] for one in done.json()["memory"]["memory"]["entries"]] == ["person"]
+    assert (skill["unreviewed"], approved.json()["unreviewed"]) == (True, False)
+    assert [one.status_code for one in refused] == [403, 403]

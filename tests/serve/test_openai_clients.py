@@ -143,7 +143,7 @@ async def test_the_clients_system_prompt_is_added_and_its_tools_are_ignored(home
 
     request = served.model.requests[0]
     assert "Answer in rhymes." in request.system
-    assert sorted(one["function"]["name"] for one in request.definitions) == ["echo", "remove", "wait"]
+    assert sorted(one["function"]["name"] for one in request.definitions) == ["echo", "remove", "run", "wait"]
     assert "Echoes." in str(request.definitions)
 
 

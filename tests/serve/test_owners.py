@@ -30,7 +30,14 @@ from toolcrib.sessions.search import SessionSearchService
 
 APART = CONFIG + "terminal: {backend: docker}\n"
 SECRET = "marzipan"
-SHARED = {"/api/tools/{name}/call", "/api/skills/{name}", "/api/mcp/{name}/reconnect", "/api/settings/{key}"}
+SHARED = {
+    "/api/tools/{name}/call",
+    "/api/skills/{name}",
+    "/api/skills/{name}/approve",
+    "/api/mcp/{name}/reconnect",
+    "/api/settings/{key}",
+    "/api/tokens/{name}",
+}
 """Routes whose ids belong to the server and not to an owner."""
 BODIES: dict[str, Any] = {
     "RunRequest": {"text": "hello"},

@@ -15,7 +15,17 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.cli.cli_program import Program
-from tests.serve.page_browser import LIMIT_SECONDS, SIZES, PageServer, ask, free_port, keep, page_server, serve_program
+from tests.serve.page_browser import (
+    LIMIT_SECONDS,
+    SIZES,
+    PageServer,
+    ask,
+    free_port,
+    keep,
+    page_server,
+    serve_program,
+    written_by_an_agent,
+)
 from toolcrib.config.browser_settings import find_chromium
 from toolcrib.config.paths import Home
 from toolcrib.core.models import Usage
@@ -375,11 +385,12 @@ async def test_a_page_of_another_site_gets_nothing(home: Path, folder: Path) -> 
     assert runs == 0
 
 
-SCREENS = ("sessions", "approvals", "tools", "jobs", "processes", "costs", "settings")
+SCREENS = ("sessions", "approvals", "tools", "memory", "jobs", "processes", "costs", "settings")
 SHOWN = {
     "sessions": ".rows li",
     "approvals": ".rows li",
     "tools": ".rows li",
+    "memory": ".badge",
     "jobs": ".rows li .dots, .rows li",
     "processes": ".process",
     "costs": "svg.days",
@@ -412,6 +423,8 @@ async def test_every_screen_is_accessible(home: Path, folder: Path, size: str, s
     found: list[str] = []
     run_cli = Program(home.parent)
     run_cli("cron", "create", "0 9 * * *", "Summarise the news", "--name", "news", TOOLCRIB_HOME=str(home))
+    written_by_an_agent(home)
+    ServerTokens(Home(home)).create("phone", ["chat"])
     async with page_server(home, folder, long_run()) as server:
         page = await server.open(size, scheme, is_logged_in=False)
         await page.goto(server.url)
@@ -434,6 +447,9 @@ async def test_every_screen_is_accessible(home: Path, folder: Path, size: str, s
             await page.locator(SHOWN[screen.partition("/")[0]]).first.wait_for()
             for one in await page.locator(".screen summary").all():
                 await one.click()
+            for name in ("New job", "New token"):
+                if await page.get_by_role("button", name=name).count():
+                    await page.get_by_role("button", name=name).click()
             found += await look(server, page, f"{screen.partition('/')[0]}-{size}-{scheme}")
         await page.keyboard.press("Control+k")
         found += await look(server, page, f"palette-{size}-{scheme}")

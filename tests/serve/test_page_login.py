@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -223,3 +224,17 @@ def test_a_link_needs_a_server(tmp_path: Path) -> None:
     assert "toolcrib serve" in none.stderr
     assert printed.stdout.startswith("http://127.0.0.1:8642/login#")
     assert "no token 'nobody'" in unknown.stderr
+
+
+def test_the_page_talks_to_its_own_origin_only() -> None:
+    """No script takes an address from the query of a link, or names another server."""
+    scripts = [one for one in (files("toolcrib.serve") / "page").iterdir() if one.name.endswith(".js")]
+    found = [
+        (one.name, word)
+        for one in scripts
+        for word in ("location.search", "searchParams", "URLSearchParams", "WebSocket(", "http://", "https://")
+        if word in one.read_text()
+    ]
+
+    assert len(scripts) > 10
+    assert found == []

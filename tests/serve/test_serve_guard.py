@@ -324,3 +324,131 @@ def test_an_open_address_needs_encryption(host: str, settings: dict[str, object]
     with pytest.raises(UnsafeStart) as caught:
         require_safe_start(chosen, host)
     assert caught.value.exit_code == 2
+
+
+async def until_closed(http: httpx2.AsyncClient, path: str, opened: asyncio.Event) -> str:
+    """What a stream sends until the server ends it."""
+    read = []
+    async with http.stream("GET", path) as response:
+        async for piece in response.aiter_text():
+            read.append(piece)
+            opened.set()
+    return "".join(read)
+
+
+async def test_a_stream_ends_with_its_token(home: Path) -> None:
+    """Who loses a token sees nothing more, also where a stream is open; streams of other tokens go on."""
+    async with serving(home, [calls("remove", {"path": "build"}), "ok"]) as served, served.http() as owner:
+        token = served.server.tokens.create("phone", ["chat"])
+        run = (await owner.post("/api/runs", json=BODY)).json()["id"]
+        path, opened, kept = f"/api/runs/{run}/events", asyncio.Event(), asyncio.Event()
+        async with served.http(token) as phone, asyncio.timeout(30):
+            reading = asyncio.ensure_future(until_closed(phone, path, opened))
+            other = asyncio.ensure_future(until_closed(owner, path, kept))
+            await asyncio.gather(opened.wait(), kept.wait())
+            asked = await waiting(served, owner)
+            served.server.tokens.revoke("phone")
+            seen = await reading
+            again = await phone.get(path)
+            await owner.post(f"/api/approvals/{asked['id']}", json={"choice": "once"})
+            whole = await other
+
+    assert "run_ended" not in seen
+    assert again.status_code == 401
+    assert "run_ended" in whole
+
+
+async def test_one_token_leaves_room_for_the_others(home: Path) -> None:
+    """Runs and streams have limits for the whole server; one token gets three quarters of them."""
+    config = CONFIG + "  limits: {max_runs: 4, max_streams: 4}\n"
+    async with serving(home, otherwise=lambda _: calls("wait"), config=config) as served, served.http() as http:
+        token = served.server.tokens.create("bot", ["chat"])
+        async with served.http(token) as bot, asyncio.timeout(60):
+            started = [await bot.post("/api/runs", json=BODY) for _ in range(4)]
+            path = f"/api/runs/{started[0].json()['id']}/events"
+            opened = [asyncio.Event() for _ in range(4)]
+            reading = [asyncio.ensure_future(until_closed(bot, path, one)) for one in opened[:3]]
+            await asyncio.gather(*(one.wait() for one in opened[:3]))
+            refused = await bot.get(path)
+            mine = await http.post("/api/runs", json=BODY)
+            reading.append(asyncio.ensure_future(until_closed(http, path, opened[3])))
+            await opened[3].wait()
+            for one in served.server.runs.working:
+                one.agent.interrupt("enough")
+            await asyncio.gather(*reading)
+
+    assert [one.status_code for one in started] == [202, 202, 202, 429]
+    assert "this token" in started[3].json()["error"]
+    assert refused.status_code == 429
+    assert mine.status_code == 202
+
+
+async def test_secrets_are_neither_taken_from_addresses_nor_logged(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A token in a URL opens nothing; no log has one, wherever it was sent, nor a login code or a cookie."""
+    with caplog.at_level("DEBUG"):
+        async with serving(home) as served, served.http() as owner:
+            code, secret = served.server.logins.create_code(), served.token
+            async with httpx2.AsyncClient(base_url=served.url, trust_env=False) as http:
+                tried = [
+                    await http.get("/api/sessions", params={one: secret}) for one in ("token", "access_token", "key")
+                ]
+                login = await http.post("/login", json={"code": code}, headers={"Origin": served.url})
+                await http.get("/api/sessions", headers={"Authorization": f"Basic {secret}"})
+            await owner.get("/api/sessions")
+    logged = "\n".join(one.getMessage() for one in caplog.records if one.name.startswith("toolcrib"))
+
+    assert [one.status_code for one in tried] == [401] * 3
+    assert login.status_code == 200
+    assert not [one for one in (secret, code, login.json()["key"], *login.cookies.values()) if one in logged]
+
+
+async def test_no_other_origin_may_read_answers(home: Path) -> None:
+    """A browser's question whether another site may send something gets no, and no answer names an origin."""
+    asking = {"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"}
+    async with serving(home) as served, served.http() as http:
+        answers = [
+            await http.options("/api/runs", headers=asking),
+            await http.get("/api/sessions", headers={"Origin": "http://evil.example"}),
+            await http.get("/", headers={"Origin": "http://evil.example"}),
+        ]
+
+    assert answers[0].status_code == 403
+    assert not [name for one in answers for name in one.headers if name.startswith("access-control-")]
+
+
+async def test_files_are_served_by_name_and_never_by_path(home: Path) -> None:
+    """The page has its own files only, and a session shows what it did to files, not what is in others."""
+    hidden = home / "hidden.txt"
+    paths = ["/page/../app.py", "/page/..%2fapp.py", "/page/%2e%2e/%2e%2e/tokens.py", "/page//etc/passwd", "/page/"]
+    async with serving(home, ["ok"]) as served, served.http() as http:
+        hidden.write_text("marzipan")
+        codes = [(await http.get(path)).status_code for path in paths]
+        session = (await http.post("/api/sessions", json={})).json()["id"]
+        shown = await http.get(f"/api/sessions/{session}/diff", params={"path": str(hidden)})
+
+    assert set(codes) <= {401, 404}
+    assert "marzipan" not in shown.text
+
+
+async def test_a_running_server_loads_no_plugins(home: Path, tmp_path: Path) -> None:
+    """What appears in the folder of plugins stays there, also when the config changes."""
+    async with serving(home) as served, served.http() as http:
+        before = (await http.get("/api/tools")).json()
+        plugin = Home(home).plugins_dir / "late"
+        plugin.mkdir(parents=True)
+        (plugin / "plugin.yaml").write_text("name: late\n")
+        (plugin / "__init__.py").write_text(f"open({str(tmp_path / 'loaded')!r}, 'w').close()\n")
+        changed = [
+            await http.put("/api/settings/plugins.enabled", json={"value": ["late"]}),
+            await http.put("/api/settings/serve.approval_timeout", json={"value": 77}),
+        ]
+        async with asyncio.timeout(30):
+            while served.server.host.settings.serve.approval_timeout != 77:  # noqa: ASYNC110 - nothing says it
+                await asyncio.sleep(0.01)
+        after = (await http.get("/api/tools")).json()
+
+    assert [one.status_code for one in changed] == [200, 200]
+    assert after == before
+    assert not (tmp_path / "loaded").exists()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
 import json
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx2
@@ -110,3 +112,55 @@ def test_weak_secrets_stop_the_start(home: Path, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setenv("DEPLOY_KEY", secret)
         with pytest.raises(UsageError, match=said):
             read_webhooks(settings.serve.webhooks, tokens)
+
+
+@pytest.mark.parametrize("path", ["/hooks/deploy", "/hooks/hub", "/hooks/unknown"])
+async def test_an_unsigned_body_is_not_read(home: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    """Without the headers of a recent signature, the answer comes before the body, for every name the same."""
+    monkeypatch.setenv("DEPLOY_KEY", KEY)
+    old = signed(moment=time.time() - 3600)
+    heads = [{}, old, {**old, "webhook-timestamp": "x"}, {"x-hub-signature-256": "none"}]
+    async with serving(home, [], CONFIG + HOOKS) as served:
+        answers = [await first_line(served.url, path, head) for head in heads]
+        heard = await first_line(served.url, path, {**signed(), "Content-Length": str(3_000_000)})
+
+    assert [one.split()[1] for one in answers] == [b"401"] * 4
+    assert heard.split()[1] == b"413"
+
+
+async def first_line(url: str, path: str, headers: dict[str, str]) -> bytes:
+    """The first line of the answer to a request whose body never comes."""
+    host = url.removeprefix("http://")
+    reader, writer = await asyncio.open_connection(*host.split(":"))
+    lines = {"Host": host, "Content-Type": "application/json", "Content-Length": "9", **headers}
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    writer.write(f"POST {path} HTTP/1.1\r\n{head}\r\n".encode())
+    try:
+        async with asyncio.timeout(20):
+            return await reader.readline()
+    finally:
+        writer.close()
+
+
+async def test_a_body_that_grows_without_end_is_cut_off(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A delivery that does not say its size is read up to the limit of deliveries."""
+    monkeypatch.setenv("DEPLOY_KEY", KEY)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(4):
+            yield b" " * 1_000_000
+
+    async with serving(home, [], CONFIG + HOOKS) as served, served.http() as http:
+        headers = {"Content-Type": "application/json", **signed()}
+        answer = await http.post("/hooks/deploy", content=pieces(), headers=headers)
+
+    assert answer.status_code == 413
+
+
+async def test_deliveries_are_counted_before_they_are_looked_at(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever floods the webhooks costs no work on signatures."""
+    monkeypatch.setenv("DEPLOY_KEY", KEY)
+    async with serving(home, [], CONFIG + HOOKS + "  limits: {requests_per_minute: 2}\n") as served:
+        codes = [(await first_line(served.url, "/hooks/deploy", {})).split()[1] for _ in range(3)]
+
+    assert codes == [b"401", b"401", b"429"]

@@ -6,7 +6,8 @@ import http.client
 import ipaddress
 import json
 import ssl
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -19,7 +20,8 @@ TOKEN_VARIABLE = "TOOLCRIB_SERVE_TOKEN"
 REQUEST_SECONDS = 60.0
 STREAM_SECONDS = 60.0
 """How long a stream may be silent; the server sends a comment every few seconds."""
-RECONNECTS = 5
+RECONNECT_SECONDS = 60.0
+"""How long a stream is tried again: as long as a server takes to start anew."""
 NO_SERVER = "no server is running in this home; start one with `toolcrib serve`, or name one with `--connect URL`"
 
 
@@ -29,6 +31,10 @@ class ServerRefused(ToolcribError):
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
         self.status = status
+
+
+class ServerUnreachable(UsageError):
+    """No server answers at the address."""
 
 
 class ServerClient:
@@ -57,26 +63,39 @@ class ServerClient:
     def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
         return self._json("POST", path, body)
 
-    def events(self, run_id: str) -> Iterator[dict[str, Any]]:
-        """The events of a run as they happen; a dropped connection goes on after the last one seen."""
-        last, failures = 0, 0
+    def events(
+        self, run_id: str, after: int = 0, on_lost: Callable[[], None] = lambda: None
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The events of a run with their numbers, as they happen. A dropped connection goes on after the last one seen;
+        `on_lost` is told of one that does not come back at once."""
+        lost_at, failures = 0.0, 0
         while True:
             try:
-                for number, event in self._stream(run_id, last):
-                    last, failures = number, 0
-                    yield event
+                for number, event in self._stream(run_id, after):
+                    after, failures = number, 0
+                    yield number, event
                     if event["event"] == "run_ended":
                         return
+                # The server closed the stream in the middle: it is stopping.
+                failed: Exception = ConnectionError("the stream ended")
             except (OSError, http.client.HTTPException) as error:
-                failures += 1
-                if failures > RECONNECTS:
-                    raise self._unreachable(error) from error
+                failed = error
+            failures += 1
+            if failures == 1:
+                lost_at = time.monotonic()
+            elif failures == 2:
+                on_lost()
+            if time.monotonic() - lost_at > RECONNECT_SECONDS:
+                raise self._unreachable(failed)
+            time.sleep(min(2.0, 0.05 * 2**failures))
 
     def _stream(self, run_id: str, after: int) -> Iterator[tuple[int, dict[str, Any]]]:
         connection = self._connection(STREAM_SECONDS)
         try:
             connection.request("GET", self._path(f"/api/runs/{run_id}/events"), headers=self._headers(after))
             response = connection.getresponse()
+            if response.status == http.client.NO_CONTENT:
+                raise ServerRefused("the run has ended, and the server has no more events of it", response.status)
             if response.status != http.client.OK:
                 raise _refused(response)
             number = after
@@ -116,9 +135,9 @@ class ServerClient:
     def _path(self, path: str) -> str:
         return self._address.path.rstrip("/") + path
 
-    def _unreachable(self, error: Exception) -> UsageError:
+    def _unreachable(self, error: Exception) -> ServerUnreachable:
         url = self._address.geturl()
-        return UsageError(f"cannot reach the server at {url} ({error}); check that `toolcrib serve` runs there")
+        return ServerUnreachable(f"cannot reach the server at {url} ({error}); check that `toolcrib serve` runs there")
 
 
 def _address(url: str) -> SplitResult:

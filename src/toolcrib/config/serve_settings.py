@@ -13,7 +13,8 @@ ServePort = Annotated[int, Meta(ge=0, le=65_535)]
 
 
 class ServeLimits(Section, frozen=True, kw_only=True):
-    """How much the server does at once."""
+    """How much the server does at once. One token, and all tokens of another owner together, get three quarters of the
+    runs and streams, so that the others find room."""
 
     max_body_mb: PositiveFloat = 20
     """The largest request body, in megabytes."""
@@ -24,7 +25,8 @@ class ServeLimits(Section, frozen=True, kw_only=True):
     requests_per_minute: PositiveInt = 600
     """How many requests one token may make in a minute."""
     cost_per_day_usd: NonNegativeFloat = 0
-    """No new runs start once those of the last 24 hours have cost this much; 0 means no limit."""
+    """No new runs start once those of the last 24 hours have cost this much, or those of another owner three quarters
+    of it; 0 means no limit."""
 
 
 class WebhookSettings(Section, frozen=True, kw_only=True):
@@ -64,7 +66,8 @@ class ServeSettings(Section, frozen=True, kw_only=True):
     acp: bool = False
     """Whether editors reach the agent over a WebSocket, too, at `/acp`."""
     keep_days: PositiveInt = 30
-    """How many days ended runs, their events and stored answers are kept; sessions stay."""
+    """How many days ended runs, their events and stored answers are kept; sessions stay. With a session, they are
+    deleted at once."""
     webhooks: dict[str, WebhookSettings] = field(default_factory=dict)
     """Services that may start runs, by the name that you give them."""
     limits: ServeLimits = field(default_factory=ServeLimits)

@@ -56,7 +56,7 @@ class AcpMount:
     async def _serve(self, socket: WebSocket) -> None:
         identity: TokenIdentity = socket.scope[IDENTITY]
         try:
-            self._runs.require_stream()
+            self._runs.require_stream(identity)
         except RunRefused as refused:
             await socket.close(TRY_LATER, str(refused))
             return
@@ -64,7 +64,7 @@ class AcpMount:
         hosts = ServedHosts(self._host, self._runs, self._questions, identity)
         agent = EditorAgent(lambda editor: EditorSessions(editor, hosts))
         connection = AgentSideConnection(agent, SocketTransport(socket), listening=False, use_unstable_protocol=True)
-        with self._runs.stream():
+        with self._runs.stream(identity):
             try:
                 await connection.listen()
             finally:
@@ -142,7 +142,7 @@ class ServedHosts:
     async def _run(self, session: EditorSession, message: Message, on_event: OnEvent) -> RunResult:
         """A run like every other one: limited, logged, and with approvals that others answer."""
         before = session.agent
-        run = await self._runs.start(before.session_id, message, self.owner)
+        run = await self._runs.start(before.session_id, message, self._identity)
         run.agent.mode, session.agent = before.mode, run.agent
         with run.client():
             async for one in run.follow():

@@ -10,8 +10,9 @@ import ssl
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -26,24 +27,29 @@ from toolcrib.config.files import OWNER_FILE, make_folder
 from toolcrib.config.paths import Home
 from toolcrib.config.serve_settings import ServeSettings
 from toolcrib.config.settings import Settings
-from toolcrib.core.errors import UsageError
+from toolcrib.core.errors import ConfigError, SessionError, ToolcribError, UnknownName, UnknownSession, UsageError
 from toolcrib.core.models import Provider
+from toolcrib.cron.jobs import JobError
 from toolcrib.environments.specs import is_self_contained, resolve
 from toolcrib.http_server import LOOPBACK_NAMES, OwnAddresses, ServerOptions, error_response, serve_app
 from toolcrib.registry.registry import ToolRegistry
-from toolcrib.serve.api_routes import ApiRoute, RouteScopes
+from toolcrib.serve.api_routes import ApiRoute, RouteScopes, openapi_route
 from toolcrib.serve.background import ConfigWatcher, JobTicker
 from toolcrib.serve.guard import AccessMiddleware, BodyTooLarge, BodyTooSlow, ServeGuard
+from toolcrib.serve.host_api import HostApi
 from toolcrib.serve.login import PageLogins
-from toolcrib.serve.native_api import handled_errors, native_routes
 from toolcrib.serve.openai_api import OpenAIApi
 from toolcrib.serve.page_routes import PageRoutes, is_page
-from toolcrib.serve.questions import PLATFORM, PendingQuestions
+from toolcrib.serve.questions import PLATFORM, PendingQuestions, UnknownQuestion
 from toolcrib.serve.responses_api import ResponsesApi
-from toolcrib.serve.run_store import RunStore
-from toolcrib.serve.runs import RunManager
+from toolcrib.serve.run_store import RunStore, RunStoreError
+from toolcrib.serve.runs import RunManager, RunRefused
+from toolcrib.serve.runs_api import RunsApi
+from toolcrib.serve.sessions_api import SessionsApi
 from toolcrib.serve.tokens import ServerTokens
 from toolcrib.serve.webhooks import PREFIX, Webhooks, read_webhooks
+from toolcrib.serve.work_api import WorkApi
+from toolcrib.sessions.memory import MemoryRefused
 from toolcrib.sessions.store import SessionStore
 from toolcrib.version import __version__
 
@@ -94,6 +100,7 @@ class AgentServer:
         self._webhooks = Webhooks(read_webhooks(settings.serve.webhooks, tokens), self.runs)
         self._ticker = JobTicker(settings)
         self._config = ConfigWatcher(self.host, self._take_up)
+        self._access: AccessMiddleware | None = None
 
     def app(self, host: str) -> ASGIApp:
         """The application, for requests to this address."""
@@ -123,7 +130,8 @@ class AgentServer:
             # A client of MCP may call every tool, as no owner in particular.
             scope_of=RouteScopes(native, {one.path: "admin" for one in mounted}),
         )
-        return AccessMiddleware(inner, guard, self.runs.metrics)
+        self._access = AccessMiddleware(inner, guard, self.runs.metrics)
+        return self._access
 
     def routes(self, native: Sequence[ApiRoute]) -> list[BaseRoute]:
         """All routes; `native` are those of our own API."""
@@ -137,20 +145,30 @@ class AgentServer:
         ]
 
     def api_routes(self) -> list[ApiRoute]:
-        """The routes of the native API."""
-        return native_routes(self.host, self.runs, self.questions, self._log)
+        """The routes of our own API: everything under `/api`."""
+        host, runs, questions = self.host, self.runs, self.questions
+        routes = [
+            *SessionsApi(host, runs).routes(),
+            *RunsApi(host.store, runs, questions, self._log).routes(),
+            *WorkApi(host, runs).routes(),
+            *HostApi(host, runs, questions, self.tokens).routes(),
+        ]
+        return [*routes, openapi_route(routes)]
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
         await self.runs.open()
         if self.settings.serve.jobs:
             self._ticker.start()
-        watching = asyncio.ensure_future(self._config.watch())
+        watching = [asyncio.ensure_future(self._config.watch())]
+        if self._access is not None:
+            watching.append(asyncio.ensure_future(self._access.watch_tokens()))
         try:
             async with self._mcp.lifespan() if self._mcp is not None else nullcontext():
                 yield
         finally:
-            watching.cancel()
+            for one in watching:
+                one.cancel()
             await self.close()
 
     def _take_up(self, settings: Settings) -> None:
@@ -269,6 +287,35 @@ async def serve_agents(server: AgentServer, host: str, listening: socket.socket,
         certificate=serve.tls_certificate, key=serve.tls_key, websockets="websockets-sansio" if serve.acp else "none"
     )
     await serve_app(server.app(host), listening, stop, server.stop, options)
+
+
+STATUSES: dict[type[Exception], int] = {
+    msgspec.MsgspecError: 422,
+    ConfigError: 422,
+    UsageError: 422,
+    UnknownName: 422,
+    MemoryRefused: 422,
+    JobError: 409,
+    UnknownQuestion: 404,
+    UnknownSession: 404,
+    SessionError: 503,
+    RunStoreError: 503,
+    ToolcribError: 400,
+}
+
+
+def handled_errors() -> dict[Any, Any]:
+    """The responses for what routes raise, for Starlette, which takes the nearest class."""
+
+    def response_of(status: int) -> Any:
+        return lambda _, error: error_response(status, str(error))
+
+    return {
+        **{kind: response_of(status) for kind, status in STATUSES.items()},
+        RunRefused: lambda _, error: error_response(error.status, str(error)),
+        UnicodeDecodeError: lambda *_: error_response(422, "the JSON is not in UTF-8"),
+        RecursionError: lambda *_: error_response(422, "the JSON is nested too deeply"),
+    }
 
 
 async def _http_error(_: Request, error: Exception) -> Response:

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolcrib.config.serve_settings import ServeLimits
 from toolcrib.http_server import OwnAddresses, bearer_token, error_response, host_name, unauthorised
-from toolcrib.serve.login import PageLogins
+from toolcrib.serve.login import KEY_HEADER, PageLogins
 from toolcrib.serve.metrics import ServerMetrics
 from toolcrib.serve.tokens import ServerTokens, TokenError, TokenIdentity, TokenScope
 
@@ -33,9 +34,11 @@ FAILURES_PER_WINDOW = 30
 page could lock the owner out by sending wrong ones."""
 SIGNED = " webhooks"
 """Who makes signed requests, for the count of requests; no token has such a name."""
-REFUSED_SOCKET = {"type": "websocket.close", "code": 1008}
 BODY_SECONDS = 30.0
 """How long a request may take to send its body."""
+REVOKED_SECONDS = 1.0
+"""How soon what a revoked token began is ended."""
+LEFT: Message = {"type": "http.disconnect"}
 
 
 class BodyTooLarge(Exception):
@@ -84,13 +87,49 @@ class SlidingWindow:
         self._moments.append(self._clock())
 
 
+class OpenRequest:
+    """A request in progress, which ends when its token is revoked."""
+
+    def __init__(self, headers: Headers, method: str, identity: TokenIdentity | None) -> None:
+        self.headers = headers
+        self.method = method
+        self.identity = identity
+        self._is_revoked = False
+        self._waiting: asyncio.Timeout | None = None
+
+    async def message(self, receive: Receive, deadline: float | None, left: Message) -> Message:
+        """The client's next message; `left` if the token is revoked meanwhile. Raises TimeoutError at the deadline."""
+        if self.is_revoked():
+            return left
+        try:
+            # No task for the wait: there is one for each stream.
+            async with asyncio.timeout_at(deadline) as self._waiting:
+                return await receive()
+        except TimeoutError:
+            if self.is_revoked():
+                return left
+            raise
+        finally:
+            self._waiting = None
+
+    def is_revoked(self) -> bool:
+        return self._is_revoked
+
+    def revoke(self) -> None:
+        """Tell the route that its client has left."""
+        self._is_revoked = True
+        if self._waiting is not None:
+            self._waiting.reschedule(asyncio.get_running_loop().time())
+
+
 class AccessMiddleware:
-    """Applies the guard, and logs each request without its secrets."""
+    """Applies the guard, and logs each request without its secrets. `watch_tokens` ends what a revoked one began."""
 
     def __init__(self, app: ASGIApp, guard: ServeGuard, metrics: ServerMetrics) -> None:
         self._app = app
         self._metrics = metrics
         self._guard = guard
+        self._open: set[OpenRequest] = set()
         self._requests: dict[str, SlidingWindow] = {}
         self._failures = SlidingWindow()
 
@@ -101,13 +140,15 @@ class AccessMiddleware:
         if scope["type"] != "http":
             await self._socket(scope, receive, send)
             return
-        started, status, identity = time.monotonic(), 500, None
+        started, status, identity, is_sent = time.monotonic(), 500, None, False
 
         async def send_and_remember(message: Message) -> None:
-            nonlocal status
+            nonlocal status, is_sent
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message = {**message, "headers": _with_security_headers(message.get("headers", []))}
+            else:
+                is_sent = not message.get("more_body", False)
             await send(message)
 
         headers = Headers(scope=scope)
@@ -116,8 +157,11 @@ class AccessMiddleware:
             if refusal is not None:
                 await refusal(scope, receive, send_and_remember)
                 return
-            limited = self._limited(receive)
-            await self._app({**scope, IDENTITY: identity}, limited, send_and_remember)
+            with self._opened(headers, scope["method"], identity) as request:
+                limited = self._limited(receive, request)
+                await self._app({**scope, IDENTITY: identity}, limited, send_and_remember)
+                if request.is_revoked() and not is_sent:
+                    await send({"type": "http.response.body"})
         finally:
             who = identity.name if identity is not None else "-"
             took_ms = (time.monotonic() - started) * 1000
@@ -137,28 +181,48 @@ class AccessMiddleware:
             "%s WEBSOCKET %s", identity.name if identity is not None else "-", path.encode("unicode_escape")
         )
         if identity is None:
-            await send(REFUSED_SOCKET)
+            await send({"type": "websocket.close", "code": 1008})
             return
+        with self._opened(headers, "GET", identity) as request:
+            left = {"type": "websocket.disconnect", "code": 1008}
+            await self._app({**scope, IDENTITY: identity}, lambda: request.message(receive, None, left), send)
 
-        def is_valid() -> bool:
+    @contextmanager
+    def _opened(self, headers: Headers, method: str, identity: TokenIdentity | None) -> Iterator[OpenRequest]:
+        request = OpenRequest(headers, method, identity)
+        self._open.add(request)
+        try:
+            yield request
+        finally:
+            self._open.discard(request)
+
+    async def watch_tokens(self) -> None:
+        """End requests whose token was revoked or changed: another program may do that at any time."""
+        while True:
+            await asyncio.sleep(REVOKED_SECONDS)
+            watched = [one for one in self._open if one.identity is not None]
+            if not watched:
+                continue
             try:
-                return self._identify(headers, "GET") == identity
+                gone = await asyncio.to_thread(self._gone, watched)
             except (TokenError, OSError):
                 logger.exception("cannot read the tokens")
-                return False
+                continue
+            for one in gone:
+                one.revoke()
 
-        # A connection lasts for days, and its token may be revoked meanwhile.
-        async def receive_while_valid() -> Message:
-            message = await receive()
-            if message["type"] != "websocket.receive" or is_valid():
-                return message
-            await send(REFUSED_SOCKET)
-            return {"type": "websocket.disconnect", "code": REFUSED_SOCKET["code"]}
-
-        async def send_while_valid(message: Message) -> None:
-            await send(message if message["type"] != "websocket.send" or is_valid() else REFUSED_SOCKET)
-
-        await self._app({**scope, IDENTITY: identity}, receive_while_valid, send_while_valid)
+    def _gone(self, requests: Iterable[OpenRequest]) -> list[OpenRequest]:
+        """Those whose sender would not be the same now."""
+        known: dict[tuple[str, ...], TokenIdentity | None] = {}
+        gone = []
+        for one in requests:
+            # Many streams of one browser or token are looked up once.
+            secrets = tuple(one.headers.get(name, "") for name in ("authorization", "cookie", KEY_HEADER))
+            if secrets not in known:
+                known[secrets] = self._identify(one.headers, one.method)
+            if known[secrets] != one.identity:
+                gone.append(one)
+        return gone
 
     def _check(self, scope: Scope, headers: Headers) -> tuple[Response | None, TokenIdentity | None]:
         guard, method, path = self._guard, scope["method"], scope["path"]
@@ -227,7 +291,7 @@ class AccessMiddleware:
         location = origin.partition("://")[2].lower()
         return location == headers.get("host", "").lower() or host_name(location) in self._guard.addresses.names
 
-    def _limited(self, receive: Receive) -> Receive:
+    def _limited(self, receive: Receive, request: OpenRequest) -> Receive:
         """Stops a body at the limits on its size and its time."""
         taken, is_complete, max_bytes = 0, False, int(self._guard.limits().max_body_mb * MEGABYTE)
         deadline = asyncio.get_running_loop().time() + self._guard.body_seconds
@@ -235,8 +299,7 @@ class AccessMiddleware:
         async def receive_within_limit() -> Message:
             nonlocal taken, is_complete
             try:
-                async with asyncio.timeout_at(None if is_complete else deadline):
-                    message = await receive()
+                message = await request.message(receive, None if is_complete else deadline, LEFT)
             except TimeoutError:
                 raise BodyTooSlow from None
             if message["type"] == "http.request":

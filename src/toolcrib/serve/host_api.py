@@ -1,4 +1,4 @@
-"""The server itself over the API: its state, tools that can be tried by hand, costs, MCP servers and settings."""
+"""The server itself over the API: its state, tools to try by hand, costs, MCP servers, settings and tokens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from toolcrib.serve.metrics import MEDIA_TYPE as METRICS_TYPE
 from toolcrib.serve.questions import PendingQuestions
 from toolcrib.serve.run_store import DAY_SECONDS
 from toolcrib.serve.runs import RunManager, RunRefused
-from toolcrib.serve.tokens import TokenIdentity
+from toolcrib.serve.tokens import ServerTokens, TokenIdentity, TokenScope
 from toolcrib.sessions.costs import read_costs
 from toolcrib.version import __version__
 
@@ -48,13 +48,23 @@ class SettingChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     value: Any
 
 
-class HostApi:
-    """`/metrics`, `/api/status`, `/api/tools`, `/api/toolsets`, `/api/costs`, `/api/mcp` and `/api/settings`."""
+class TokenDraft(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of `POST /api/tokens`."""
 
-    def __init__(self, host: AgentHost, runs: RunManager, questions: PendingQuestions) -> None:
+    name: str
+    scopes: tuple[TokenScope, ...] = ("chat",)
+    owner: str = ""
+    """Whose sessions it reaches; empty for the owner of the home."""
+
+
+class HostApi:
+    """`/metrics`, `/api/status`, and under `/api`: tools, toolsets, costs, mcp, settings and tokens."""
+
+    def __init__(self, host: AgentHost, runs: RunManager, questions: PendingQuestions, tokens: ServerTokens) -> None:
         self._host = host
         self._runs = runs
         self._questions = questions
+        self._tokens = tokens
 
     def routes(self) -> list[ApiRoute]:
         days = QueryParameter("days", f"How many days back; {COST_DAYS} without it.", "integer")
@@ -79,6 +89,12 @@ class HostApi:
                      body=SettingChange, summary="Change a setting in the config file."),
             ApiRoute(method="DELETE", path="/api/settings/{key}", handler=self.unset_setting, scope="admin",
                      summary="Give a setting its default again."),
+            ApiRoute(method="GET", path="/api/tokens", handler=self.tokens, scope="admin",
+                     summary="The further tokens, without the tokens themselves."),
+            ApiRoute(method="POST", path="/api/tokens", handler=self.create_token, scope="admin", body=TokenDraft,
+                     statuses=(201,), summary="Create a token, which only this answer shows."),
+            ApiRoute(method="DELETE", path="/api/tokens/{name}", handler=self.revoke_token, scope="admin",
+                     summary="Revoke a token; its browsers and streams end."),
         ]  # fmt: skip
 
     async def status(self, request: Request) -> Response:
@@ -133,7 +149,7 @@ class HostApi:
             raise RunRefused(f"there is no tool {name!r}", 404)
         if usable is not None and name not in usable:
             raise RunRefused(f"{name!r} is not in the toolsets of the server, so it needs the scope 'admin'", 403)
-        self._runs.require_room()
+        self._runs.require_room(identity)
         if wanted.session_id is not None:
             session = await self._runs.session(wanted.session_id, identity)
         else:
@@ -146,7 +162,7 @@ class HostApi:
             cwd=session.cwd or runtime.workspace,
             allowed_tools=usable,
         )
-        with self._runs.reserved(session.id):
+        with self._runs.reserved(session.id), self._runs.room(identity):
             runtime.provenance(session.id).add_person(json.dumps(wanted.arguments, ensure_ascii=False))
             # Its questions are found in the list of approvals; nobody follows a run here.
             self._questions.watch(session.id, lambda _: None)
@@ -221,6 +237,27 @@ class HostApi:
         rows = await asyncio.to_thread(lambda: effective_settings(load_settings(self._host.settings.home)))
         found = [one for one in rows if one.key == key or one.key.startswith(f"{key}.")]
         return JSONResponse({"settings": [msgspec.to_builtins(one, str_keys=True) for one in found]})
+
+    # Tokens
+
+    async def tokens(self, request: Request) -> Response:
+        others = await asyncio.to_thread(self._tokens.others)
+        rows = [{"name": name, "owner": one.owner, "scopes": sorted(one.scopes)} for name, one in others.items()]
+        return JSONResponse({"tokens": rows})
+
+    async def create_token(self, request: Request) -> Response:
+        draft = await body_of(request, TokenDraft)
+        if not draft.scopes:
+            raise msgspec.ValidationError("a token needs at least one scope")
+        token = await asyncio.to_thread(self._tokens.create, draft.name, draft.scopes, draft.owner)
+        return JSONResponse({"name": draft.name, "token": token}, status_code=201)
+
+    async def revoke_token(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in await asyncio.to_thread(self._tokens.others):
+            raise RunRefused(f"there is no token {name!r}", 404)
+        await asyncio.to_thread(self._tokens.revoke, name)
+        return JSONResponse({"revoked": name})
 
 
 def _tool(entry: ToolEntry, outcome: Availability, is_usable: bool) -> JsonObject:

@@ -66,23 +66,25 @@ class OpenAIApi:
         return JSONResponse(_model())
 
     async def chat(self, request: Request) -> Response:
+        identity = identity_of(request.scope)
         try:
             body = msgspec.json.decode(await request.body(), type=ChatRequest)
             if is_asked(request.headers):
                 return await self._pass_through(request, body)
             asked = question_of_chat(body)
             if body.stream:
-                self._runs.require_stream()
+                self._runs.require_stream(identity)
             if asked.is_housekeeping:
-                return await self._housekeeping(asked, body, identity_of(request.scope).owner)
+                return await self._housekeeping(asked, body, identity)
             run, after = await self._run_for(request, asked)
         except (msgspec.MsgspecError, RecursionError, ToolcribError) as error:
             return refused(error)
         include_usage = body.stream_options is not None and body.stream_options.include_usage
-        answer = ChatAnswer(run, self._runs, asked, identity_of(request.scope).key)
+        answer = ChatAnswer(run, self._runs, asked, identity.key)
         headers = {SESSION_HEADER: run.session_id}
         if body.stream:
-            return event_stream(self._runs, answer.stream(after, include_usage=include_usage), headers)
+            pieces = answer.stream(after, include_usage=include_usage)
+            return event_stream(self._runs, identity, pieces, headers)
         return await while_connected(request, answer.whole(after, headers))
 
     async def _run_for(self, request: Request, asked: AgentQuestion) -> tuple[Run, int]:
@@ -91,25 +93,25 @@ class OpenAIApi:
         held = await answered_run(self._runs, self._questions, asked, identity)
         if held is not None:
             return held
-        self._runs.require_room()
+        self._runs.require_room(identity)
         wanted, session_id = request.headers.get(SESSION_HEADER), None
         if wanted is not None:
             session_id = (await self._runs.session(wanted, identity)).id
         elif asked.history:
             store = self._host.store
             session_id = await asyncio.to_thread(session_of_history, store, self._runs, asked, identity)
-        run = await self._runs.start(session_id, asked.question, identity.owner, instructions=asked.instructions)
+        run = await self._runs.start(session_id, asked.question, identity, instructions=asked.instructions)
         return run, 0
 
     async def _pass_through(self, request: Request, body: ChatRequest) -> Response:
         """The answer of the model to a client that runs its own tools."""
-        await asyncio.to_thread(self._runs.require_money)
-        owner, completion = identity_of(request.scope).owner, Completion(self._runs.store.clock())
-        passed = PassedRequest(self._host, self._runs, await request.body(), owner)
+        identity, completion = identity_of(request.scope), Completion(self._runs.store.clock())
+        await asyncio.to_thread(self._runs.require_money, identity.owner)
+        passed = PassedRequest(self._host, self._runs, await request.body(), identity)
         if not body.stream:
             (response,) = [one async for one in passed.pieces() if isinstance(one, ModelResponse)]
             return JSONResponse(completion.passed(response))
-        self._runs.require_stream()
+        self._runs.require_stream(identity)
 
         async def stream() -> AsyncIterator[str]:
             yield completion.chunk({"role": "assistant", "content": ""})
@@ -129,16 +131,16 @@ class OpenAIApi:
                 problem = {"message": str(error), "type": "server_error", "param": None, "code": None}
                 yield f"data: {json.dumps({'error': problem}, ensure_ascii=False)}\n\n"
 
-        return event_stream(self._runs, stream())
+        return event_stream(self._runs, identity, stream())
 
-    async def _housekeeping(self, asked: AgentQuestion, body: ChatRequest, owner: str) -> Response:
+    async def _housekeeping(self, asked: AgentQuestion, body: ChatRequest, identity: TokenIdentity) -> Response:
         """A title or tags for a front end: one small request to the model, without an agent or tools."""
-        self._runs.require_room()
-        await asyncio.to_thread(self._runs.require_money)
         costs: list[float] = []
-        model = self._host.auxiliary(spent=lambda usage, _: costs.append(usage.cost_usd or 0.0))
-        text = await model.complete(asked.question.text, timeout_seconds=HOUSEKEEPING_SECONDS)
-        await asyncio.to_thread(self._runs.store.add_cost, sum(costs), owner)
+        with self._runs.room(identity):
+            await asyncio.to_thread(self._runs.require_money, identity.owner)
+            model = self._host.auxiliary(spent=lambda usage, _: costs.append(usage.cost_usd or 0.0))
+            text = await model.complete(asked.question.text, timeout_seconds=HOUSEKEEPING_SECONDS)
+        await asyncio.to_thread(self._runs.store.add_cost, sum(costs), identity.owner)
         completion = Completion(self._runs.store.clock())
         if not body.stream:
             return JSONResponse(completion.whole(text, "stop", Usage()))
@@ -148,7 +150,7 @@ class OpenAIApi:
             yield completion.chunk({}, "stop")
             yield DONE
 
-        return event_stream(self._runs, stream())
+        return event_stream(self._runs, identity, stream())
 
 
 async def answered_run(
@@ -219,12 +221,12 @@ def remember(runs: RunManager, run: Run, asked: AgentQuestion, answer: str, toke
 
 
 def event_stream(
-    runs: RunManager, events: AsyncIterator[str], headers: Mapping[str, str] | None = None
+    runs: RunManager, identity: TokenIdentity, events: AsyncIterator[str], headers: Mapping[str, str] | None = None
 ) -> StreamingResponse:
     """A response that sends these events, and counts as a stream."""
 
     async def counted() -> AsyncIterator[str]:
-        with runs.stream():
+        with runs.stream(identity):
             async for event in events:
                 yield event
 

@@ -21,6 +21,7 @@ from toolcrib.core.types import JsonObject
 from toolcrib.serve.openai_requests import BadRequest, content_of
 from toolcrib.serve.run_store import RunRecord
 from toolcrib.serve.runs import RunManager
+from toolcrib.serve.tokens import TokenIdentity
 
 HEADER = "X-Toolcrib-Client-Tools"
 PASS_THROUGH = "pass-through"
@@ -65,11 +66,11 @@ def is_asked(headers: Headers) -> bool:
 class PassedRequest:
     """One request on its way to the model."""
 
-    def __init__(self, host: AgentHost, runs: RunManager, body: bytes, owner: str) -> None:
+    def __init__(self, host: AgentHost, runs: RunManager, body: bytes, identity: TokenIdentity) -> None:
         """Raises BadRequest and msgspec's errors for a request that means nothing."""
         self._host = host
         self._runs = runs
-        self._owner = owner
+        self._identity = identity
         wanted = msgspec.json.decode(body, type=ClientToolsRequest)
         system = [one for one in wanted.messages if one.role in ("system", "developer")]
         self._system = "\n\n".join(_text(one) for one in system)
@@ -80,21 +81,21 @@ class PassedRequest:
 
     async def pieces(self) -> AsyncIterator[str | ModelResponse]:
         """The pieces of the answer's text, and at last the whole response; raises ModelError."""
-        self._runs.require_room()
         queue: asyncio.Queue[str | None] = asyncio.Queue()
 
         def emit(delta: Delta) -> None:
             if isinstance(delta, TextDelta):
                 queue.put_nowait(delta.text)
 
-        working = asyncio.ensure_future(self._complete(emit))
-        working.add_done_callback(lambda _: queue.put_nowait(None))
-        try:
-            while (piece := await queue.get()) is not None:
-                yield piece
-            yield working.result()
-        finally:
-            working.cancel()
+        with self._runs.room(self._identity):
+            working = asyncio.ensure_future(self._complete(emit))
+            working.add_done_callback(lambda _: queue.put_nowait(None))
+            try:
+                while (piece := await queue.get()) is not None:
+                    yield piece
+                yield working.result()
+            finally:
+                working.cancel()
 
     async def _complete(self, emit: Any) -> ModelResponse:
         provider, model = await asyncio.to_thread(self._host.provider_for)
@@ -108,7 +109,7 @@ class PassedRequest:
             session_id="",
             state="working",
             created_at=store.clock(),
-            owner=self._owner,
+            owner=self._identity.owner,
         )
         # It counts for the cost of a day.
         await asyncio.to_thread(store.add, record)

@@ -54,18 +54,19 @@ class ResponsesApi:
         ]
 
     async def create(self, request: Request) -> Response:
+        identity = identity_of(request.scope)
         try:
             body = msgspec.json.decode(await request.body(), type=ResponsesRequest)
             asked = question_of_response(body)
             if body.stream:
-                self._runs.require_stream()
+                self._runs.require_stream(identity)
             run, after = await self._run_for(request, body, asked)
         except (msgspec.MsgspecError, RecursionError, ToolcribError) as error:
             return refused(error)
-        answer = ResponseAnswer(self._host, self._runs, run, body, asked, identity_of(request.scope).key)
+        answer = ResponseAnswer(self._host, self._runs, run, body, asked, identity.key)
         headers = {SESSION_HEADER: run.session_id}
         if body.stream:
-            return event_stream(self._runs, answer.stream(after), headers)
+            return event_stream(self._runs, identity, answer.stream(after), headers)
         return await while_connected(request, answer.whole(after, headers))
 
     async def _run_for(self, request: Request, body: ResponsesRequest, asked: AgentQuestion) -> tuple[Run, int]:
@@ -73,7 +74,7 @@ class ResponsesApi:
         held = await answered_run(self._runs, self._questions, asked, identity)
         if held is not None:
             return held
-        self._runs.require_room()
+        self._runs.require_room(identity)
         session_id: str | None = None
         if body.previous_response_id is not None:
             session_id = await asyncio.to_thread(self._continued, body.previous_response_id, identity.owner)
@@ -81,7 +82,7 @@ class ResponsesApi:
             # Clients that keep the history themselves send all of it.
             store = self._host.store
             session_id = await asyncio.to_thread(session_of_history, store, self._runs, asked, identity)
-        run = await self._runs.start(session_id, asked.question, identity.owner, instructions=asked.instructions)
+        run = await self._runs.start(session_id, asked.question, identity, instructions=asked.instructions)
         return run, 0
 
     def _continued(self, response_id: str, owner: str) -> str:

@@ -129,6 +129,21 @@ class RunStore:
             connection.execute("DELETE FROM responses WHERE created_at < ?", (moment,))
         return deleted
 
+    def delete_sessions(self, session_ids: Iterable[str]) -> None:
+        """Delete what runs of these sessions did and answered. Of a run remain its cost and its idempotency key."""
+        rows = [(one,) for one in session_ids]
+        with self._database.write() as connection:
+            connection.executemany("DELETE FROM events WHERE run IN (SELECT id FROM runs WHERE session = ?)", rows)
+            connection.executemany("UPDATE runs SET session = '', problem = '' WHERE session = ?", rows)
+            connection.executemany("DELETE FROM transcripts WHERE session = ?", rows)
+            connection.executemany("DELETE FROM responses WHERE session = ?", rows)
+
+    def sessions(self) -> set[str]:
+        """The sessions that runs worked on."""
+        with self._database.read() as connection:
+            rows = connection.execute("SELECT DISTINCT session FROM runs WHERE session != ''").fetchall()
+        return {row[0] for row in rows}
+
     def by_key(self, idempotency_key: str) -> RunRecord | None:
         """The run that was started with this key."""
         with self._database.read() as connection:
@@ -156,18 +171,18 @@ class RunStore:
             )
 
     def get(self, run_id: str, owner: str) -> RunRecord | None:
-        """The run with this id, if it belongs to this owner."""
+        """The run with this id, if it belongs to this owner and has a session."""
         with self._database.read() as connection:
             row = connection.execute(
-                f"SELECT {_RUN_COLUMNS} FROM runs WHERE id = ? AND owner = ?", (run_id, owner)
+                f"SELECT {_RUN_COLUMNS} FROM runs WHERE id = ? AND owner = ? AND session != ''", (run_id, owner)
             ).fetchone()
         return None if row is None else _run(row)
 
     def list(self, *, owner: str, session_id: str | None = None, limit: int = 50) -> Sequence[RunRecord]:
-        """The runs of an owner, newest first."""
+        """The runs of an owner that have a session, newest first."""
         with self._database.read() as connection:
             rows = connection.execute(
-                f"SELECT {_RUN_COLUMNS} FROM runs WHERE owner = ?1 AND (?2 IS NULL OR session = ?2) "
+                f"SELECT {_RUN_COLUMNS} FROM runs WHERE owner = ?1 AND session != '' AND (?2 IS NULL OR session = ?2) "
                 "ORDER BY created_at DESC LIMIT ?3",
                 (owner, session_id, limit),
             ).fetchall()
@@ -181,9 +196,13 @@ class RunStore:
         self.add(run)
         self.end(run.id, "answered", "", cost_usd)
 
-    def cost_since(self, moment: float) -> float:
+    def cost_since(self, moment: float, owner: str | None = None) -> float:
+        """What the runs since a moment have cost, of one owner or of all."""
         with self._database.read() as connection:
-            row = connection.execute("SELECT total(cost_usd) FROM runs WHERE created_at >= ?", (moment,)).fetchone()
+            row = connection.execute(
+                "SELECT total(cost_usd) FROM runs WHERE created_at >= ?1 AND (?2 IS NULL OR owner = ?2)",
+                (moment, owner),
+            ).fetchone()
         cost: float = row[0]
         return cost
 

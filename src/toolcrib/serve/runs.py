@@ -9,7 +9,7 @@ import math
 import secrets
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -34,8 +34,13 @@ GATHER_SECONDS = 0.05
 """Pieces of text that arrive within this time become one event."""
 WRITE_SECONDS = 0.1
 """How often new events are written to the database."""
+MOST_UNWRITTEN = 100_000
+"""More events than a run has in that time: a client may have seen some that a killed server did not write, and still
+gets what the next one adds."""
 STOP_SECONDS = 15.0
 CANCEL_SECONDS = 2.0
+SHARE = 0.75
+"""How much of a limit one account may use, so that others find room."""
 LOST = "the server stopped while this run was working; ask again to go on"
 
 LoggedEvent = AnyEvent | QuestionEvent
@@ -62,9 +67,11 @@ class LoggedRunEvent(msgspec.Struct, frozen=True):
 class Run:
     """One run in progress. `follow` gives its events, from the first or from any later one on."""
 
-    def __init__(self, record: RunRecord, agent: Agent) -> None:
+    def __init__(self, record: RunRecord, agent: Agent, account: str = "") -> None:
         self.record = record
         self.agent = agent
+        self.account = account
+        """Whose share of the limits it uses."""
         self.result: RunResult | None = None
         self.events: list[LoggedRunEvent] = []
         self.unwritten: deque[StoredEvent] = deque()
@@ -228,8 +235,9 @@ class RunManager:
         """Sessions whose next run is being prepared in a thread."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._writer: asyncio.Task[None] | None = None
-        self._preparing = 0
-        self._streams = 0
+        self._others: Counter[str] = Counter()
+        """By account: runs that are being prepared, and requests that work without a run."""
+        self._streams: Counter[str] = Counter()
         self._is_closing = False
 
     @property
@@ -255,7 +263,7 @@ class RunManager:
         for left in self._store.unfinished():
             stored = self._store.events(left.id)
             ended = RunEnded(result=RunResult(outcome="interrupted", problem=LOST, session_id=left.session_id))
-            number = stored[-1].number + 1 if stored else 1
+            number = (stored[-1].number if stored else 0) + MOST_UNWRITTEN
             self._store.add_events([(left.id, StoredEvent(number, self._store.clock(), _encode(ended).decode()))])
             self._store.end(left.id, "interrupted", LOST)
 
@@ -265,6 +273,16 @@ class RunManager:
         deleted = self._store.delete_before(self._store.clock() - kept)
         if deleted:
             logger.info("deleted %d old runs", deleted)
+        # Sessions are deleted in the terminal as well.
+        named = self._store.sessions()
+        self._store.delete_sessions(named - self._host.store.owners(named).keys())
+
+    async def delete_session(self, session_id: str) -> None:
+        """Delete a session, and what runs did in it."""
+        for id in [id for id, run in self._runs.items() if run.session_id == session_id and id not in self._tasks]:
+            del self._runs[id]
+        await asyncio.to_thread(self._host.store.delete, session_id)
+        await asyncio.to_thread(self._store.delete_sessions, [session_id])
 
     def find(self, run_id: str, owner: str) -> Run | None:
         """A run of this owner that works, or ended recently."""
@@ -310,21 +328,22 @@ class RunManager:
 
     @property
     def open_streams(self) -> int:
-        return self._streams
+        return self._streams.total()
 
     @contextmanager
-    def stream(self) -> Iterator[None]:
+    def stream(self, identity: TokenIdentity) -> Iterator[None]:
         """While a stream is open."""
-        self._streams += 1
+        self._streams[identity.account] += 1
         try:
             yield
         finally:
-            self._streams -= 1
+            self._streams[identity.account] -= 1
+            if not self._streams[identity.account]:
+                del self._streams[identity.account]
 
-    def require_stream(self) -> None:
+    def require_stream(self, identity: TokenIdentity) -> None:
         """Raises RunRefused if no further stream may be opened now."""
-        if self._streams >= self._limits.max_streams:
-            raise RunRefused(f"{self._streams} streams are open, which is the limit; try again later", 429)
+        _require_share("streams are open", self._streams, identity, self._limits.max_streams)
 
     def new_session(self, owner: str, title: str = "") -> Session:
         """A session without messages; in a thread."""
@@ -361,25 +380,36 @@ class RunManager:
             agent.system_prompt = f"{agent.system_prompt}\n\n{instructions.strip()}"
         return agent
 
-    def require_room(self) -> None:
+    def require_room(self, identity: TokenIdentity) -> None:
         """Raises RunRefused if no further run may start now."""
-        limits = self._limits
         if self._is_closing:
             raise RunRefused("the server is stopping; try again when it is back", 503)
-        if len(self._tasks) + self._preparing >= limits.max_runs:
-            raise RunRefused(f"{limits.max_runs} runs are working, which is the limit; try again later", 429)
+        working = Counter(self._runs[id].account for id in self._tasks) + self._others
+        _require_share("runs are working", working, identity, self._limits.max_runs)
 
-    def require_money(self) -> None:
-        """Raises RunRefused if the runs of a day have cost their limit; in a thread."""
-        limits = self._limits
-        if not limits.cost_per_day_usd:
+    @contextmanager
+    def room(self, identity: TokenIdentity) -> Iterator[None]:
+        """While something works that counts like a run; raises RunRefused if there is no room."""
+        self.require_room(identity)
+        self._others[identity.account] += 1
+        try:
+            yield
+        finally:
+            self._others -= Counter((identity.account,))
+
+    def require_money(self, owner: str) -> None:
+        """Raises RunRefused if the runs of a day have cost their limit, or an owner's share of it; in a thread."""
+        limit, since = self._limits.cost_per_day_usd, self._store.clock() - DAY_SECONDS
+        if not limit:
             return
-        if self._store.cost_since(self._store.clock() - DAY_SECONDS) >= limits.cost_per_day_usd:
+        if self._store.cost_since(since) >= limit:
             raise RunRefused(
-                f"the runs of the last 24 hours have cost the limit of ${limits.cost_per_day_usd:g}; "
+                f"the runs of the last 24 hours have cost the limit of ${limit:g}; "
                 "raise `serve.limits.cost_per_day_usd`, or wait",
                 429,
             )
+        if owner and self._store.cost_since(since, owner) >= limit * SHARE:
+            raise RunRefused(f"your runs of the last 24 hours have cost your share, ${limit * SHARE:g}; wait", 429)
 
     def repeated(self, key: str | None, digest: str) -> RunRecord | None:
         """The run that a request with this idempotency key started before; raises RunRefused for another request. In a
@@ -395,7 +425,7 @@ class RunManager:
         self,
         session_id: str | None,
         question: Message,
-        owner: str,
+        identity: TokenIdentity,
         *,
         instructions: str = "",
         key: str | None = None,
@@ -405,29 +435,25 @@ class RunManager:
         """Start to work on a question, in this session or in a new one; with these toolsets or the server's."""
 
         def prepare() -> tuple[Agent, RunRecord]:
-            self.require_money()
-            agent = self._agent(session_id, owner, instructions, toolsets)
+            self.require_money(identity.owner)
+            agent = self._agent(session_id, identity.owner, instructions, toolsets)
             record = RunRecord(
                 id=f"run_{secrets.token_hex(12)}",
                 session_id=agent.session_id,
                 state="working",
                 created_at=self._store.clock(),
                 digest=digest,
-                owner=owner,
+                owner=identity.owner,
             )
             self._store.add(record, key)
             return agent, record
 
         await self._settled(session_id)
         with self.reserved(session_id):
-            self.require_room()
-            self._preparing += 1
-            try:
+            with self.room(identity):
                 # Opening a session reads files and databases, which other processes may have locked.
                 agent, record = await asyncio.to_thread(prepare)
-            finally:
-                self._preparing -= 1
-            return self._work_on(Run(record, agent), question)
+            return self._work_on(Run(record, agent, identity.account), question)
 
     async def _settled(self, session_id: str | None) -> None:
         """Wait until the end of the session's last run is recorded; its client may ask on at once."""
@@ -524,6 +550,16 @@ class RunManager:
                 await self._writer
         self._write(list(self._runs.values()))
         self._store.close()
+
+
+def _require_share(what: str, used: Counter[str], identity: TokenIdentity, limit: int) -> None:
+    """Raises RunRefused if the limit is reached, or the share of one account."""
+    if used.total() >= limit:
+        raise RunRefused(f"{used.total()} {what}, which is the limit; try again later", 429)
+    mine, share = used[identity.account], math.ceil(limit * SHARE)
+    if mine >= share:
+        whose = "your tokens" if identity.owner else "this token"
+        raise RunRefused(f"{mine} {what} for {whose}, and the rest is for others; try again later", 429)
 
 
 def digest_of(*parts: Any) -> str:

@@ -1,10 +1,11 @@
-"""Runs over the API, with their events; and the approvals and questions that they wait for."""
+"""Runs over the API, with their events and timelines; and the approvals and questions that they wait for."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from itertools import islice
+from typing import Any, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -23,12 +24,13 @@ from toolcrib.serve.openai_api import PING, event_stream, require_choice, with_p
 from toolcrib.serve.questions import OpenQuestion, PendingQuestions, code_of, unknown_question
 from toolcrib.serve.run_store import RunRecord, RunStoreError, StoredEvent
 from toolcrib.serve.runs import Run, RunManager, RunRefused, digest_of
-from toolcrib.serve.timeline import timeline
 from toolcrib.serve.tokens import TokenIdentity
 from toolcrib.sessions.store import SessionStore
 
 RETRY_MS = 1000
 EVENTS = "text/event-stream"
+MODEL = "model"
+SpanKind = Literal["model", "tool", "waiting"]
 
 
 class RunRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -121,12 +123,12 @@ class RunsApi:
         known = await asyncio.to_thread(self._runs.repeated, key, digest)
         if known is not None:
             return JSONResponse(_shown(known), status_code=200)
-        self._runs.require_room()
+        self._runs.require_room(identity)
         session_id = None
         if wanted.session_id is not None:
             session_id = (await self._runs.session(wanted.session_id, identity)).id
         try:
-            run = await self._runs.start(session_id, question, identity.owner, key=key, digest=digest)
+            run = await self._runs.start(session_id, question, identity, key=key, digest=digest)
         except RunStoreError:
             # The same request may have come twice at the same time.
             known = await asyncio.to_thread(self._runs.repeated, key, digest)
@@ -167,8 +169,9 @@ class RunsApi:
         if not stored and (run is None or (run.result is not None and after >= len(run.events))):
             # A browser's EventSource comes back when a stream ends; this tells it to stay away.
             return Response(status_code=204)
-        self._runs.require_stream()
-        return event_stream(self._runs, _stored(stored) if run is None else _live(run, after))
+        identity = identity_of(request.scope)
+        self._runs.require_stream(identity)
+        return event_stream(self._runs, identity, _stored(stored) if run is None else _live(run, after))
 
     async def timeline(self, request: Request) -> Response:
         record, live = await self._record(request), self._runs.find(request.path_params["id"], _owner(request))
@@ -233,19 +236,18 @@ class RunsApi:
         )
         if not is_first:
             raise RunRefused("this request was answered already", 409)
-        run_id = await self._go_on(found) if is_late and wanted.choice != "deny" else None
+        run_id = await self._go_on(found, identity) if is_late and wanted.choice != "deny" else None
         answer = {"decided": found.asked.id, "choice": wanted.choice, "late": is_late, "run_id": run_id}
         return JSONResponse(answer)
 
-    async def _go_on(self, found: OpenQuestion) -> str | None:
+    async def _go_on(self, found: OpenQuestion, identity: TokenIdentity) -> str | None:
         """Start a run that goes on after an approval whose own run is gone; None if the session is busy."""
         if self._runs.is_busy(found.session_id):
             return None
         await asyncio.to_thread(self._questions.grant_late, found)
-        owner = (await asyncio.to_thread(self._sessions.owners, [found.session_id])).get(found.session_id, "")
         # The model wrote the command, so what it names does not become the person's words.
         said = replace(user_message(f"I approve now, once: {found.asked.command}\nGo on with it."), origin="derived")
-        return (await self._runs.start(found.session_id, said, owner)).id
+        return (await self._runs.start(found.session_id, said, identity)).id
 
     async def answer(self, request: Request) -> Response:
         wanted, identity = await body_of(request, AnswerRequest), identity_of(request.scope)
@@ -350,3 +352,68 @@ def _decision(record: ApprovalRecord) -> JsonObject:
         "reason": answer.reason if answer is not None else "",
         "decided_by": answer.decided_by if answer is not None else "",
     }
+
+
+class TimelineSpan(msgspec.Struct, frozen=True, kw_only=True):
+    """One bar of the timeline."""
+
+    kind: SpanKind
+    name: str
+    started_at: float
+    ended_at: float | None
+    """None while it goes on."""
+    id: str = ""
+    status: str = ""
+    summary: str = ""
+
+
+class _Timeline:
+    """Where the time of a run went, while its events are read."""
+
+    def __init__(self) -> None:
+        self.spans: list[TimelineSpan] = []
+        self._open: dict[str, int] = {}
+
+    def start(self, key: str, kind: SpanKind, name: str, at: float, summary: str = "") -> None:
+        self._open[key] = len(self.spans)
+        id = key if kind != "model" else ""
+        self.spans.append(TimelineSpan(kind=kind, name=name, started_at=at, ended_at=None, id=id, summary=summary))
+
+    def end(self, key: str, at: float, status: str = "") -> None:
+        place = self._open.pop(key, None)
+        if place is not None:
+            self.spans[place] = msgspec.structs.replace(self.spans[place], ended_at=at, status=status)
+
+    def end_all(self, at: float) -> None:
+        for key in list(self._open):
+            self.end(key, at)
+
+
+def timeline(events: Iterable[StoredEvent]) -> list[TimelineSpan]:
+    """The spans of a run, in the order in which they started."""
+    found = _Timeline()
+    name = ""
+    for stored in events:
+        event: dict[str, Any] = msgspec.json.decode(stored.body)
+        match event["event"]:
+            case "run_started":
+                name = event["model"] or event["provider"]
+            case "turn_started":
+                found.end(MODEL, stored.at)
+                found.start(MODEL, "model", name, stored.at)
+            case "call_started":
+                found.end(MODEL, stored.at)
+                call = event["call"]
+                shown = event.get("title") or call["name"]
+                found.start(call["id"], "tool", shown, stored.at, event.get("summary", ""))
+            case "message_added" if event["message"].get("role") == "assistant":
+                found.end(MODEL, stored.at)
+            case "call_finished":
+                found.end(event["call_id"], stored.at, event["status"])
+            case "question_asked":
+                found.start(event["id"], "waiting", event["kind"], stored.at, event["text"])
+            case "question_answered":
+                found.end(event["id"], stored.at, event["answer"])
+            case "run_ended":
+                found.end_all(stored.at)
+    return found.spans

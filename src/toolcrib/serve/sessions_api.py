@@ -133,7 +133,7 @@ class SessionsApi:
 
     async def delete(self, request: Request) -> Response:
         session = await self._idle_session(request)
-        await asyncio.to_thread(self._host.store.delete, session.id)
+        await self._runs.delete_session(session.id)
         return JSONResponse({"deleted": session.id})
 
     async def messages(self, request: Request) -> Response:

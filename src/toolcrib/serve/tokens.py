@@ -46,6 +46,11 @@ class TokenIdentity(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.owner}/{self.name}"
 
     @property
+    def account(self) -> str:
+        """Whose share of the limits it uses: its owner's; of the owner of the home, each token has one of its own."""
+        return self.owner or self.key
+
+    @property
     def sees_all_sessions(self) -> bool:
         """Whether it reaches all sessions of its owner, or only those that a server opened and not, for example, those
         of the terminal."""

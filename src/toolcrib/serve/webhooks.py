@@ -27,12 +27,16 @@ from toolcrib.core.messages import user_message
 from toolcrib.http_server import error_response
 from toolcrib.registry.results import untrusted
 from toolcrib.serve.runs import RunManager, digest_of
-from toolcrib.serve.tokens import ServerTokens, TokenError, require_strong
+from toolcrib.serve.tokens import ServerTokens, TokenError, TokenIdentity, require_strong
 
 PREFIX = "/hooks/"
 WINDOW_SECONDS = 300.0
 """How old a signed moment may be."""
+MAX_BODY_BYTES = 2 * 1024 * 1024
 MAX_PAYLOAD_CHARS = 50_000
+SENDERS = TokenIdentity(name=" webhooks", scopes=frozenset())
+"""Whose runs they are, for the limits; no token has such a name."""
+TOO_LARGE = f"a delivery may have at most {MAX_BODY_BYTES:,} bytes"
 UNSIGNED = "the signature is missing, wrong, or too old"
 
 
@@ -51,9 +55,7 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
             # The id in its header is not signed, so a replayed body is known by its signature.
             return given if is_right else None
         id, moment = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
-        if not id or not (moment.isascii() and moment.isdigit() and len(moment) < 12):
-            return None
-        if abs(now - int(moment)) > WINDOW_SECONDS:
+        if not id or not _is_recent(moment, now):
             return None
         expected = base64.b64encode(self._digest(f"{id}.{moment}.".encode() + body))
         signatures = [one.partition(",")[2].encode() for one in headers.get("webhook-signature", "").split()]
@@ -75,10 +77,20 @@ class Webhooks:
         return [Route(f"{PREFIX}{{name}}", self.deliver, methods=["POST"])] if self._hooks else []
 
     async def deliver(self, request: Request) -> Response:
-        hook, body = self._hooks.get(request.path_params["name"]), await request.body()
+        # Before the body is read, and the same for every name: nobody learns which ones there are.
+        if not _may_be_signed(request.headers, self._clock()):
+            return error_response(401, UNSIGNED)
+        # The guard has seen that it is a number.
+        if int(request.headers.get("content-length", "0")) > MAX_BODY_BYTES:
+            return error_response(413, TOO_LARGE)
+        body = b""
+        async for piece in request.stream():
+            body += piece
+            if len(body) > MAX_BODY_BYTES:
+                return error_response(413, TOO_LARGE)
+        hook = self._hooks.get(request.path_params["name"])
         id = None if hook is None else hook.delivery_id(request.headers, body, self._clock())
         if hook is None or id is None:
-            # The same for an unknown name: nobody learns which ones there are.
             return error_response(401, UNSIGNED)
         key, digest = digest_of("webhook", hook.name, id), digest_of(body.hex())
         known = await asyncio.to_thread(self._runs.repeated, key, digest)
@@ -89,8 +101,21 @@ class Webhooks:
         text = f"{hook.settings.prompt}\n\nWhat was sent to the webhook {hook.name!r}:\n{untrusted(cut, 'webhook')}"
         # Others wrote a part of it, so the whole is not the person's words.
         question = msgspec.structs.replace(user_message(text), origin="derived")
-        run = await self._runs.start(None, question, "", key=key, digest=digest, toolsets=hook.settings.toolsets)
+        run = await self._runs.start(None, question, SENDERS, key=key, digest=digest, toolsets=hook.settings.toolsets)
         return JSONResponse({"run_id": run.id}, status_code=202)
+
+
+def _may_be_signed(headers: Headers, now: float) -> bool:
+    """Whether a request has the headers of a signature, and says that it is recent."""
+    if headers.get("x-hub-signature-256", "").startswith("sha256="):
+        return True
+    is_signed = "webhook-id" in headers and "," in headers.get("webhook-signature", "")
+    return is_signed and _is_recent(headers.get("webhook-timestamp", ""), now)
+
+
+def _is_recent(moment: str, now: float) -> bool:
+    is_number = moment.isascii() and moment.isdigit() and len(moment) < 12
+    return is_number and abs(now - int(moment)) <= WINDOW_SECONDS
 
 
 def read_webhooks(settings: Mapping[str, WebhookSettings], tokens: ServerTokens) -> dict[str, Webhook]:

@@ -23,6 +23,7 @@ from toolcrib.serve.guard import identity_of
 from toolcrib.serve.runs import RunManager, RunRefused
 from toolcrib.serve.tokens import TokenIdentity
 from toolcrib.sessions.memory import TARGETS, Author, MemoryOperation, MemoryStore, Target
+from toolcrib.skills.authorship import SkillAuthorship
 from toolcrib.skills.catalog import SkillCatalog
 from toolcrib.skills.skill import Skill, read_text
 
@@ -36,6 +37,13 @@ class MemoryChangeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
     target: Target
     operations: tuple[MemoryOperation, ...]
+
+
+class MemoryApproval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of `POST /api/memory/approve`."""
+
+    target: Target
+    entry: str
 
 
 class WorkApi:
@@ -67,8 +75,12 @@ class WorkApi:
             ApiRoute(method="GET", path="/api/memory", handler=self.memory, summary="What agents remember."),
             ApiRoute(method="POST", path="/api/memory", handler=self.change_memory, summary="Change memories.",
                      body=MemoryChangeRequest, scope="approve"),
+            ApiRoute(method="POST", path="/api/memory/approve", handler=self.approve_memory, body=MemoryApproval,
+                     scope="approve", summary="Make an agent's memory the person's own."),
             ApiRoute(method="GET", path="/api/skills", handler=self.skills, summary="Skills."),
             ApiRoute(method="GET", path="/api/skills/{name}", handler=self.skill, summary="A skill and its text."),
+            ApiRoute(method="POST", path="/api/skills/{name}/approve", handler=self.approve_skill, scope="admin",
+                     summary="Approve a skill that an agent wrote: agents follow it from now on."),
         ]  # fmt: skip
 
     # Jobs
@@ -224,6 +236,11 @@ class WorkApi:
         await asyncio.to_thread(lambda: store.change(wanted.target, wanted.operations, by=author))
         return JSONResponse(await asyncio.to_thread(_memories_shown, store))
 
+    async def approve_memory(self, request: Request) -> Response:
+        wanted, store = await body_of(request, MemoryApproval), self._memories(request)
+        await asyncio.to_thread(store.approve, wanted.target, wanted.entry)
+        return JSONResponse(await asyncio.to_thread(_memories_shown, store))
+
     def _memories(self, request: Request) -> MemoryStore:
         return self._host.memories_of(identity_of(request.scope).owner)
 
@@ -233,13 +250,26 @@ class WorkApi:
 
     async def skill(self, request: Request) -> Response:
         def read() -> JsonObject:
-            catalog = self._catalog()
-            found = [one for one in catalog.skills if one.name == request.path_params["name"]]
-            if not found:
-                raise RunRefused(f"there is no skill {request.path_params['name']!r}", 404)
-            return {**_skill(found[0]), "text": read_text(found[0].folder, found[0].file.name)}
+            found = self._skill(request)
+            return {**_skill(found), "text": read_text(found.folder, found.file.name)}
 
         return JSONResponse(await asyncio.to_thread(read))
+
+    async def approve_skill(self, request: Request) -> Response:
+        def approve() -> JsonObject:
+            found = self._skill(request)
+            if found.is_unreviewed:
+                SkillAuthorship(self._host.settings.home).record_review(found.folder)
+            return _skill(self._skill(request))
+
+        return JSONResponse(await asyncio.to_thread(approve))
+
+    def _skill(self, request: Request) -> Skill:
+        wanted = request.path_params["name"]
+        found = [one for one in self._catalog().skills if one.name == wanted]
+        if not found:
+            raise RunRefused(f"there is no skill {wanted!r}", 404)
+        return found[0]
 
     def _catalog(self) -> SkillCatalog:
         runtime = self._host.runtime
@@ -267,4 +297,5 @@ def _skill(skill: Skill) -> JsonObject:
         "source": skill.source,
         "hidden_by": skill.hidden_by,
         "problem": skill.problem,
+        "unreviewed": skill.is_unreviewed,
     }

@@ -11,7 +11,7 @@ from toolcrib.agent.events import EXIT_CODES, AnyEvent
 from toolcrib.cli.chat.one_shot import ProgressPrinter
 from toolcrib.cli.chat.options import ChatOptions
 from toolcrib.cli.output import clean, error_line, is_interactive, note, one_line
-from toolcrib.cli.server_client import ServerClient, ServerRefused
+from toolcrib.cli.server_client import ServerClient, ServerRefused, ServerUnreachable
 from toolcrib.config.paths import Home
 from toolcrib.core.errors import UsageError
 
@@ -29,6 +29,8 @@ class RemoteChat:
         self._session_id = self._resumed(options.resume)
         self._printer = ProgressPrinter(note)
         self._has_text = False
+        self._seen = 0
+        """The last event of the run that was shown."""
 
     def _resumed(self, wanted: str | None) -> str | None:
         if wanted is None:
@@ -44,15 +46,18 @@ class RemoteChat:
         """Ask one question and print the answer; returns the exit code. Ctrl-C stops the run."""
         run = self._client.post("/api/runs", {"text": text, "session_id": self._session_id})
         self._session_id = run["session_id"]
+        self._seen, self._has_text = 0, False
         try:
             return self._follow(run["id"])
         except KeyboardInterrupt:
+            self._end_text()
+            note("Stopping …")
             self._client.post(f"/api/runs/{run['id']}/stop")
             return self._follow(run["id"])
 
     def _follow(self, run_id: str) -> int:
-        self._has_text = False
-        for event in self._client.events(run_id):
+        for number, event in self._client.events(run_id, self._seen, self._lost):
+            self._seen = number
             if self._options.as_json:
                 sys.stdout.write(msgspec.json.encode(event).decode() + "\n")
                 sys.stdout.flush()
@@ -65,6 +70,10 @@ class RemoteChat:
                 self._show(kind, event)
         return EXIT_CODES["interrupted"]
 
+    def _lost(self) -> None:
+        self._end_text()
+        note("The connection to the server is lost; trying again …")
+
     def _show(self, kind: str, event: dict[str, Any]) -> None:
         if kind == "text_streamed":
             self._has_text = True
@@ -73,7 +82,14 @@ class RemoteChat:
         elif kind == "turn_started":
             self._end_text()
         elif kind != "question_answered" and not self._options.quiet:
+            if kind == "call_started":
+                self._end_text()
             self._printer.on_event(_decode(msgspec.json.encode(event)))
+
+    def say_goodbye(self) -> None:
+        """Say how to come back."""
+        if self._session_id is not None:
+            note(f"Session {self._session_id}. To go on, add `--resume {self._session_id}`.")
 
     def _end_text(self) -> None:
         if self._has_text:
@@ -131,8 +147,9 @@ def chat_with_server(options: ChatOptions, home: Home, url: str) -> int:
         if text:
             try:
                 chat.ask(text)
-            except ServerRefused as error:
+            except (ServerRefused, ServerUnreachable) as error:
                 error_line(str(error))
+    chat.say_goodbye()
     return 0
 
 

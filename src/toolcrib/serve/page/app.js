@@ -6,6 +6,7 @@ import { ChatScreen } from "./chat.js";
 import { conversation, open, refresh, refreshWaiting, stop, waiting } from "./conversation.js";
 import { CostsScreen } from "./costs.js";
 import { FilesScreen } from "./files.js";
+import { MemoryScreen } from "./memory.js";
 import { ApprovalsScreen, isTyping, loadIdentity, me } from "./questions.js";
 import { RunScreen } from "./runs.js";
 import { SessionList, SessionsScreen, refreshSessions, sessions, titleOf } from "./sessions.js";
@@ -17,7 +18,7 @@ import { JobsScreen, ProcessesScreen } from "./work.js";
 
 const SCREENS = [
   ["/sessions", "Sessions", SessionsScreen], ["/approvals", "Approvals", ApprovalsScreen], ["/jobs", "Jobs", JobsScreen], ["/processes", "Processes", ProcessesScreen],
-  ["/tools", "Tools", ToolsScreen], ["/costs", "Costs", CostsScreen], ["/settings", "Settings", SettingsScreen],
+  ["/tools", "Tools", ToolsScreen], ["/memory", "Memory", MemoryScreen], ["/costs", "Costs", CostsScreen], ["/settings", "Settings", SettingsScreen],
 ];
 const OF_ONE = [["/files/", "Files", FilesScreen], ["/runs/", "Timeline", RunScreen]];
 const LOOK_MS = 10_000;
@@ -71,7 +72,6 @@ function Shell() {
   const count = approvals.length + questions.length;
   useEffect(() => {
     loadIdentity();
-    refreshSessions();
     refreshWaiting();
     const look = () => document.hidden || refresh();
     const timer = setInterval(look, LOOK_MS);

@@ -8,9 +8,13 @@ import { Ago, Dialog, count, money, visible } from "./text.js";
 
 export const sessions = createStore({ list: [], isKnown: false, problem: "" });
 
-export async function refreshSessions() {
+const SHOWN_SESSIONS = 40; // The first load stays small; the screen and the search have the others.
+let wanted = SHOWN_SESSIONS;
+
+export async function refreshSessions(limit = wanted) {
+  wanted = limit;
   try {
-    const { sessions: list } = await get("/api/sessions?limit=100");
+    const { sessions: list } = await get(`/api/sessions?limit=${limit}`);
     sessions.set({ list, isKnown: true, problem: "" });
   } catch (error) {
     sessions.set({ problem: error.message });
@@ -53,10 +57,13 @@ export function SessionsScreen() {
   const [words, setWords] = useState("");
   const [gone, setGone] = useState(null);
   const [failure, setFailure] = useState("");
-  useEffect(() => { refreshSessions(); }, []);
+  useEffect(() => {
+    refreshSessions(200);
+    return () => { wanted = SHOWN_SESSIONS; };
+  }, []);
   const { data: search } = useLoaded(() => (words.trim().length > 1 ? get(`/api/sessions/search?q=${encodeURIComponent(words.trim())}`) : Promise.resolve({ hits: [] })), words.trim());
-  const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
-  const found = list.filter((one) => wanted.every((word) => `${one.title} ${one.model} ${one.source} ${one.cwd}`.toLowerCase().includes(word)));
+  const typed = words.toLowerCase().split(/\s+/).filter(Boolean);
+  const found = list.filter((one) => typed.every((word) => `${one.title} ${one.model} ${one.source} ${one.cwd}`.toLowerCase().includes(word)));
   async function attempt(work) {
     setFailure("");
     try {

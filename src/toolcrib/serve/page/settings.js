@@ -1,10 +1,10 @@
-// Settings with their defaults and where they come from, and MCP servers with their states.
+// Settings with their defaults and where they come from, MCP servers with their states, and tokens.
 
 import { html, useState } from "./vendor/preact-htm.js";
 import { at, get, post, request } from "./api.js";
 import { me } from "./questions.js";
 import { announce, useLoaded, useStore } from "./state.js";
-import { Ago, visible } from "./text.js";
+import { Ago, Dialog, visible } from "./text.js";
 
 export function SettingsScreen() {
   const { scopes } = useStore(me);
@@ -20,6 +20,7 @@ export function SettingsScreen() {
   }
   return html`<div class="screen"><h1>Settings</h1>
     <${Servers} isAdmin=${isAdmin} />
+    ${isAdmin && html`<${Tokens} />`}
     ${!isAdmin && scopes.length > 0 && html`<p class="empty">Settings need a token with the scope admin.</p>`}
     ${isAdmin && html`<input type="search" aria-label="Search settings" placeholder="Search settings, for example: timeout" value=${words} onInput=${(event) => setWords(event.currentTarget.value)} />`}
     ${problem && html`<p class="problem" role="alert">${problem}</p>`}
@@ -87,4 +88,47 @@ function Servers({ isAdmin }) {
     <ul class="rows">${data.servers.map((one) => html`<li key=${one.name}><div><p class="title">${visible(one.name)} <span class="muted">${visible(one.state)}</span></p>
       <p class="muted">${one.tools} tools · ${visible(one.transport)}${one.since ? html` · since <${Ago} at=${one.since} />` : ""}${one.last_error ? ` · ${visible(one.last_error)}` : ""}</p></div>
       ${isAdmin && html`<button type="button" class="quiet" aria-label=${`Reconnect ${visible(one.name)}`} onClick=${() => reconnect(one.name)}>Reconnect</button>`}</li>`)}</ul></section>`;
+}
+
+const SCOPES = [["chat", "talk to the agent"], ["approve", "answer approvals"], ["admin", "change settings, jobs and tokens"], ["metrics", "read metrics"]];
+
+function Tokens() {
+  const { data, problem, reload } = useLoaded(() => get("/api/tokens"), "");
+  const [isNew, setNew] = useState(false);
+  const [made, setMade] = useState(null);
+  const [gone, setGone] = useState(null);
+  const [failure, setFailure] = useState("");
+  async function attempt(work) {
+    setFailure("");
+    try {
+      await work();
+    } catch (error) {
+      setFailure(error.message);
+    }
+    reload();
+  }
+  const create = (event) => {
+    event.preventDefault();
+    const form = new FormData(event.currentTarget);
+    attempt(async () => {
+      setMade(await post("/api/tokens", { name: form.get("name").trim(), scopes: form.getAll("scope"), owner: form.get("owner").trim() }));
+      setNew(false);
+    });
+  };
+  return html`<section><div class="between"><h2>Tokens</h2>${!isNew && html`<button type="button" onClick=${() => setNew(true)}>New token</button>`}</div>
+    <p class="muted">For other devices and programs, besides the one of the server itself.</p>
+    ${(problem || failure) && html`<p class="problem" role="alert">${visible(failure || problem)}</p>`}
+    ${isNew && html`<form class="try" aria-label="New token" onSubmit=${create}>
+      <div class="argument"><label for="token-name">Name</label><input id="token-name" name="name" required autofocus /></div>
+      <fieldset class="argument"><legend>May</legend>${SCOPES.map(([name, what]) => html`<label key=${name} class="check"><input type="checkbox" name="scope" value=${name} defaultChecked=${name === "chat"} /> ${what} <span class="muted">${name}</span></label>`)}</fieldset>
+      <div class="argument"><label for="token-owner">For somebody else <span class="muted">optional</span></label><input id="token-owner" name="owner" aria-describedby="token-owner-hint" />
+        <p class="muted" id="token-owner-hint">Their name. They get sessions, memories and jobs of their own, and see nothing of yours.</p></div>
+      <div class="choices"><button class="main">Create</button><button type="button" onClick=${() => setNew(false)}>Cancel</button></div></form>`}
+    <ul class="rows">${(data?.tokens ?? []).map((one) => html`<li key=${one.name}><div><p class="title">${visible(one.name)}</p><p class="muted">${one.scopes.join(", ")}${one.owner ? ` · of ${visible(one.owner)}` : ""}</p></div>
+      <button type="button" class="quiet deny" aria-label=${`Revoke ${visible(one.name)}`} onClick=${() => setGone(one)}>Revoke</button></li>`)}</ul>
+    ${made && html`<${Dialog} label="The new token" onClose=${() => setMade(null)}><h2>The token ${visible(made.name)}</h2><p>Copy it now. It is not shown again.</p><p><code class="value">${made.token}</code></p>
+      <div class="choices"><button type="button" onClick=${() => navigator.clipboard?.writeText(made.token).then(() => announce("Copied."))}>Copy</button><button type="button" class="main" onClick=${() => setMade(null)}>Done</button></div></${Dialog}>`}
+    ${gone && html`<${Dialog} label="Revoke a token" onClose=${() => setGone(null)}><h2>Revoke “${visible(gone.name)}”?</h2><p>Whoever uses it is cut off at once. This cannot be undone.</p>
+      <div class="choices"><button type="button" onClick=${() => setGone(null)}>Keep it</button>
+        <button type="button" class="deny" onClick=${() => { setGone(null); attempt(() => request("DELETE", at`/api/tokens/${gone.name}`)); }}>Revoke it</button></div></${Dialog}>`}</section>`;
 }
