@@ -113,7 +113,7 @@ STARTS_IN_HOME = lazy_pattern(
     r"|ocamlinit|octaverc"
     r"|perldb|iex\.exs|erlang|mkshrc|xonshrc|editrc|lesskey|lessfilter|xbindkeysrc|xresources|xdefaults"
     r"|latexmkrc|sbclrc"
-    r"|guile|envrc|direnvrc|aider\.conf\.yml|wezterm\.lua|claude\.json|ackrc|ripgreprc|asdfrc|ctags|zsh\w+|bash_completion|login|logout)$"
+    r"|guile|envrc|direnvrc|aliases|functions|exports|shrc|zshrc\.local|bashrc\.local|aider\.conf\.yml|wezterm\.lua|claude\.json|ackrc|ripgreprc|asdfrc|ctags|zsh\w+|bash_completion|login|logout)$"
     r"|\.(?:vim|emacs\.d|doom\.d|gdbinit\.d|ipython|jupyter|mutt|bundle/config|gradle/(?:init\.d"
     r"|init\.gradle(?:\.kts)?|gradle\.properties)|m2/settings\.xml|sbt|rvm/hooks|oh-my-zsh|bash_it|zsh"
     r"|julia/config|cargo/(?:config(?:\.toml)?|env)|pip|vscode|vscode-server|cursor|claude|codex|gemini"

@@ -7,6 +7,7 @@ import binascii
 import codecs
 import re
 
+from toolcrib.approval.shell.captures import kind_of_private
 from toolcrib.approval.shell.model import (
     MAX_DATA_CHARS,
     NOTHING,
@@ -100,7 +101,9 @@ def literal_output(call: CommandCall) -> StreamData:
     if call.program in CODE_PRINTERS and _prints_code(call):
         return StreamData(None, Origin.SETUP)
     one = Origin.ONE if call.program in PRINTS_ONE or _answers_git(call) else 0
-    return StreamData(None, Origin.PROGRAM | one | (stdin.origin if call.program in FILTERS else 0))
+    return StreamData(
+        None, Origin.PROGRAM | one | kind_of_private(call) | (stdin.origin if call.program in FILTERS else 0)
+    )
 
 
 ENVIRONMENT_PRINTERS = name_set("env printenv declare typeset set export")

@@ -345,11 +345,19 @@ RULES = (
     ),
     Rule(
         "heroku",
-        "auth:token",
-        reason="prints an access token",
+        "auth:token|config:get|pg:credentials|pg:credentials:url|redis:credentials",
+        reason="prints an access token or a password",
         key="credential",
         yes="heroku auth:token",
         no="heroku apps",
+    ),
+    Rule(
+        "age rage minisign",
+        reason="prints what was encrypted",
+        flags="-d --decrypt",
+        key="credential",
+        yes="age -d -i key.txt s.age",
+        no="age -r age1x -o s.age s",
     ),
     Rule(
         "doppler infisical",
@@ -362,7 +370,7 @@ RULES = (
     ),
     Rule(
         "git",
-        "credential fill",
+        "credential|credential-cache|credential-store|credential-manager|credential-osxkeychain fill|get",
         reason="prints a password",
         key="credential",
         yes="git credential fill",
