@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import unicodedata
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -145,6 +146,15 @@ ASK_ANYWHERE = lazy_pattern(
     r"(?:^|/)\.envrc$|(?:^|/)\.env(?:\.(?!example|sample|template)[\w.-]+)?$",
     re.IGNORECASE,
 )
+RUN_BY_TOOLS = lazy_pattern(
+    r"(?:^|/)(?:\.vscode/tasks\.json|\.idea/(?:workspace\.xml|runconfigurations/.*|externaldependencies\.xml)"
+    r"|\.devcontainer/.*|\.devcontainer\.json|\.husky/.*|\.githooks/.*|\.pre-commit-config\.yaml|\.?lefthook(?:-local)?\.ya?ml"
+    r"|\.overcommit\.yml|\.hg/hgrc(?:-not-shared)?|\.jj/repo/config\.toml|_darcs/prefs/defaults|\.bzr/branch/branch\.conf"
+    r"|\.mise\.toml|mise\.toml|\.yarnrc(?:\.yml)?|\.pnpmfile\.cjs|\.npmrc)$",
+    re.IGNORECASE,
+)
+"""What editors, hooks and other version control systems of a project run without being told to; a makefile or a test is
+only run by somebody who means it."""
 SECRET_IN_HOME = lazy_pattern(
     r"\.ssh/(?!.*\.pub$|known_hosts|config$)|\.gnupg(?:/|$)|\.aws/(?:credentials|sso|cli)|\.azure(?:/|$)"
     r"|\.kube/config$"
@@ -194,7 +204,7 @@ class SensitivePaths(msgspec.Struct, frozen=True):
 
     def reason_to_deny_write(self, path: str, folders: PathScope) -> str:
         """Why no tool may write or delete this path; empty if a tool may."""
-        for one in folders.written_and_real(path):
+        for one in spellings(path, folders):
             if self.is_ours(one, folders):
                 return "it belongs to toolcrib itself, and no tool may change it"
             if PROTECTED_ANYWHERE.search(one) or _matches_in_home(one, folders, PROTECTED_IN_HOME):
@@ -206,7 +216,7 @@ class SensitivePaths(msgspec.Struct, frozen=True):
 
     def reason_to_ask(self, path: str, folders: PathScope) -> str:
         """Why writing this path needs approval even inside the workspace; empty if it doesn't."""
-        for one in folders.written_and_real(path):
+        for one in spellings(path, folders):
             code = (f"{root}/{name}".lower() for root in self._roots(folders) for name in OWN_CODE)
             if any(is_at_or_inside(one.lower(), folder) for folder in code):
                 return "toolcrib runs the code in it at the next start"
@@ -220,6 +230,8 @@ class SensitivePaths(msgspec.Struct, frozen=True):
                 return "later sessions follow its text without anyone seeing it"
             if is_executed_by_git(one):
                 return "git runs what it says"
+            if RUN_BY_TOOLS.search(one):
+                return "an editor, a hook or another tool runs what it says"
             if ASK_ANYWHERE.search(one) or (LOADED_BY_PYTHON.search(one) and not folders.in_workspace(one)):
                 return "its content takes effect later without anyone seeing it"
             if one.lower().removeprefix(f"{folders.home.lower()}/") in RECIPES_IN_HOME:
@@ -260,7 +272,7 @@ class SensitivePaths(msgspec.Struct, frozen=True):
         """Whether reading a path reveals a key or a password."""
         return any(
             bool(SECRET_ANYWHERE.search(one)) or _matches_in_home(one, folders, SECRET_IN_HOME)
-            for one in folders.written_and_real(path)
+            for one in spellings(path, folders)
         )
 
     def _own(self, folders: PathScope) -> tuple[str, ...]:
@@ -268,6 +280,21 @@ class SensitivePaths(msgspec.Struct, frozen=True):
 
     def _roots(self, folders: PathScope) -> tuple[str, ...]:
         return tuple(dict.fromkeys((self.own_home, folders.real(self.own_home))))
+
+
+def spellings(path: str, folders: PathScope) -> tuple[str, ...]:
+    """The path as written and with links resolved; where letters are unusual, also as a file system may read them.
+
+    Some file systems ignore case in every script, the way that accents are written, and characters without width.
+    """
+    both = folders.written_and_real(path)
+    if path.isascii() and both[1].isascii():
+        return both
+    plain = (IGNORED_IN_NAMES.sub("", unicodedata.normalize("NFKC", one)).casefold() for one in both)
+    return (*both, *plain)
+
+
+IGNORED_IN_NAMES = lazy_pattern("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]")
 
 
 @lru_cache(maxsize=16)
