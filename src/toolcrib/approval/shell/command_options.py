@@ -72,8 +72,11 @@ TEXTS = TEXT_PROGRAMS | name_set(
     "openssl base64 gpg md5sum qrencode gum playwright cypress"
 )
 """Programs whose words and input are texts, not commands."""
-HALF_KNOWN = name_set("task go-task rake just gradle invoke inv fab gulp grunt ant nox tox")
-"""Programs of which only the files are understood that they read."""
+HALF_KNOWN = name_set(
+    "task go-task rake just gradle invoke inv fab gulp grunt ant nox tox toolbox flatpak-spawn distrobox nix lxc incus "
+    "machinectl multipass wsl adb nomad teleport vagrant asdf mise"
+)
+"""Programs of which only a part is understood: the files that they read, or the command after `--`."""
 CALLED_BY_WRAPPERS = name_set(
     "rm shred dd mkfs chmod chown sh bash zsh dash ksh curl wget nc ncat python python3 perl ruby node "
     "php tee cp mv find"

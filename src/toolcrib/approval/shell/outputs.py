@@ -90,7 +90,9 @@ def literal_output(call: CommandCall) -> StreamData:
         return StreamData((call.state.cwd or ".") + "\n") if call.state.cwd_known else StreamData(None)
     if call.program in ("true", "false", ":", "cd", "export", "set", "sleep", "wait", "mkdir", "rm", "test", "["):
         return NOTHING
-    if (call.program in ENVIRONMENT_PRINTERS and prints_environment(call)) or PRINTS_KEYS.match(call.text):
+    if (call.program in ENVIRONMENT_PRINTERS and prints_environment(call)) or PRINTS_KEYS.match(
+        " ".join((call.program, *(word.text for word in call.words[:12])))
+    ):
         return StreamData(None, Origin.SECRET)
     if call.program in PACKS and packs_to_output(call):
         return StreamData(None, Origin.PROGRAM | Origin.ARCHIVE)

@@ -43,7 +43,8 @@ DELETES = re.compile(
     r"\.rm\([^)]{0,200}recursive|find\(\s*sub\s*\{[^}]{0,200}unlink|Dir\[.{0,200}(?:delete|unlink)|delete-directory|File\.rm_rf|\bdelete\([^)]{0,200},\s*['\"]rf|file\s+delete\s+-force|"
     r"removeItem|removeDir\b|file\.remove\(|Directory\.Delete|FileUtils\.delete|removeFile|deleteDirectory|deleteRecursively|deltree|remove_dir_all|removeDirectoryRecursive|del_dir_r|"
     r"fs/promises['\"]\)\.rm\b|(?:glob|readdir\w*|listdir|lines|entries|popen|<\*[^>]*>)(?!\w).{0,200}\b(?:unlink\w*|os\.remove|File\.delete|rm)\b|"
-    r"rm\([^)]{0,200}recursive\s*=\s*true|unlink\([^)]{0,200}recursive\s*=\s*T)"
+    r"rm(?:Sync)?\([^)]{0,200}recursive\s*[:=]\s*(?:true|!0|1)|unlink\([^)]{0,200}recursive\s*=\s*T)"
+    r"|<[^>\n]{0,40}\*[^>\n]{0,40}>.{0,200}\bunlink\b"
 )
 NETWORK_SHELL = re.compile(
     r"\b(?:IO::Socket|sockaddr_in|inet_aton|TCPSocket|fsockopen|net\.Socket|net\.connect|createConnection|"
@@ -202,10 +203,22 @@ HOME_FOLDER = re.compile(
 """How languages ask for the home folder."""
 JOINED = re.compile(r"(['\"])((?:(?!\1)[^\\\n])*)\1\s*+(?:\+|\.{1,2}|<>|&)\s*+(['\"])((?:(?!\3)[^\\\n])*)\3")
 MAX_FOLDS = 20
+ESCAPED = re.compile(r"\\\\|\\(?:x\{?([2-7][0-9a-fA-F])\}?|u\{?00([2-7][0-9a-fA-F])\}?|([01][0-7]{2}))")
+PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 -_./~|*")
+
+
+def unescaped(match: re.Match[str]) -> str:
+    """The letter that an escape stands for; signs that could end a string stay escaped."""
+    if match[0] == "\\\\":
+        return match[0]
+    letter = chr(int(match[3], 8) if match[3] else int(match[1] or match[2], 16))
+    return letter if letter in PLAIN else match[0]
 
 
 def folded(code: str, home: str) -> str:
-    """The code with the home folder in its place, and with strings that it joins written as one."""
+    """The code with the home folder in its place, letters as such, and strings that it joins written as one."""
+    if "\\" in code:
+        code = ESCAPED.sub(unescaped, code)
     if "home" in code.lower() or "~" in code:
         pieces, at = [], 0
         for found in HOME_FOLDER.finditer(code):
@@ -333,8 +346,11 @@ def quoted(code: str, opening: re.Pattern[str], endings: Endings) -> Iterator[st
         at = closed.end() if closed is not None else found.start() + 1
 
 
+LINE_ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
+
+
 def _unquote(text: str) -> str:
-    return re.sub(r"\\(.)", r"\1", text)
+    return re.sub(r"\\(.)", lambda match: LINE_ESCAPES.get(match[1], match[1]), text, flags=re.DOTALL)
 
 
 def _judge_files(runner: Runner, code: str, call: CommandCall, site: CommandLocation) -> None:

@@ -333,7 +333,7 @@ RULES = (
         "gem",
         "install",
         reason="installs code from a URL",
-        where=lambda call: any(word.text in ("--source", "-s") for word in call.words),
+        where=lambda call: any(word.text in ("--source", "-s") or word.text.endswith(".gem") for word in call.words),
         yes="gem install x --source http://x.example",
         no="gem install x",
     ),
