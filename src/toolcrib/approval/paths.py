@@ -201,6 +201,8 @@ class SensitivePaths(msgspec.Struct, frozen=True):
     own_home: str
     search_path: tuple[str, ...] = ()
     """The folders that programs are started from, except those of the system."""
+    server: str = ""
+    """The address of our server as `//localhost:PORT`, if it has another port than usual."""
 
     def reason_to_deny_write(self, path: str, folders: PathScope) -> str:
         """Why no tool may write or delete this path; empty if a tool may."""
@@ -261,8 +263,8 @@ class SensitivePaths(msgspec.Struct, frozen=True):
         return lowered in at or lowered.startswith(inside)
 
     def protected_paths(self, folders: PathScope) -> tuple[str, ...]:
-        """What a command must not touch: folders of programs, and a toolcrib home outside its default location."""
-        programs = self.started_from(folders)
+        """What a command must not touch: folders of programs, our server, and a home outside its default location."""
+        programs = (*self.started_from(folders), *([self.server] if self.server else []))
         if self.own_home == f"{folders.home}/.toolcrib":
             return programs
         names = (*OWN_CODE, *OWN_TEXTS)

@@ -23,6 +23,7 @@ from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.secret_files import lists_secrets, secrets_by_pattern, walked_secret
 from toolcrib.approval.shell.secret_variables import INTERPRETERS, keys_in_code, names_secret
 from toolcrib.approval.shell.source_text import decode_ansi_quotes
+from toolcrib.core.own_commands import OWN_PROGRAMS
 
 FROM_NETWORK = name_set(
     "curl wget lynx links w3m elinks fetch http https xh nc ncat netcat telnet socat ftp tftp "
@@ -82,7 +83,9 @@ def literal_output(call: CommandCall) -> StreamData:
         return StreamData(None, Origin.NETWORK)
     if call.program == "command" or call.program in ("which", "type", "whereis"):
         names = [word for word in call.words if not word.text.startswith("-")]
-        return StreamData(names[0].text + "\n") if len(names) == 1 and names[0].known else StreamData(None)
+        # Where our own program is matters, because a copy of it would not be recognised.
+        folder = "/usr/local/bin/" if len(names) == 1 and names[0].text in OWN_PROGRAMS else ""
+        return StreamData(f"{folder}{names[0].text}\n") if len(names) == 1 and names[0].known else StreamData(None)
     if call.program in ("basename", "realpath", "readlink") and len(call.words) == 1 and call.words[0].known:
         text = call.words[0].text
         return StreamData((text.rstrip("/").rpartition("/")[2] if call.program == "basename" else text) + "\n")
