@@ -15,9 +15,15 @@ import pytest
 from tests.approval.approval_cases import run
 from tests.cli.cli_program import Program
 from tests.fork_server import SOURCE
+from toolcrib.approval.build import build_policy
 from toolcrib.approval.command_reader import read_command
+from toolcrib.approval.options import GateOptions
+from toolcrib.approval.paths import PathScope
 from toolcrib.cli.app import make_root
 from toolcrib.cli.group import CommandGroup
+from toolcrib.config.paths import Home
+from toolcrib.config.serve_settings import ServeSettings
+from toolcrib.config.settings import Settings
 from toolcrib.config.tool_call_mark import is_in_tool_call
 from toolcrib.core.own_commands import GROUPS, KINDS, kind_of
 from toolcrib.registry.default import registry as default_registry
@@ -219,6 +225,9 @@ def test_commands_that_only_look_or_write_a_template_are_not_asked_about(command
 MARK = """
 import os, sys
 sys.path.insert(0, os.environ.get("SOURCE") or sys.argv[2])
+from toolcrib.config.paths import Home
+from toolcrib.config.serve_settings import ServeSettings
+from toolcrib.config.settings import Settings
 from toolcrib.config.tool_call_mark import is_in_tool_call
 with open(sys.argv[1], "w") as file:
     file.write(str(is_in_tool_call()))
@@ -374,3 +383,13 @@ def test_scripts_and_sandboxed_commands_are_marked_too(tmp_path: Path, work: Pat
         command = str(runtime.call_sync("terminal", {"command": "grep 'file locks' /proc/self/limits"}).content)
     assert "4611686018427387903" in script
     assert "4611686018427387903" in command
+
+
+def test_the_gate_knows_the_port_of_our_server(tmp_path: Path) -> None:
+    """The port in the settings reaches the reader of commands."""
+    settings = Settings(home=Home(tmp_path), serve=ServeSettings(port=9123))
+    policy = build_policy(GateOptions(settings=settings, workspace="/p"))
+
+    assert policy.sensitive.server == "//localhost:9123"
+    folders = PathScope(cwd="/p", workspace="/p", home="/home/user")
+    assert "//localhost:9123" in policy.sensitive.protected_paths(folders)

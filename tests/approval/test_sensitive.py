@@ -43,6 +43,11 @@ PLACE = PathScope(cwd="/work-area/project", workspace="/work-area/project", home
         "/dev/sda",
         "id_ed25519",
         "~/.SSH/Authorized_Keys",
+        "~/.\u017fsh/authorized_keys",
+        "~/.s\u200csh/authorized_keys",
+        "~/.\uff53\uff53\uff48/id_rsa",
+        f"{OWN}/approval\u017f.jsonl",
+        f"{OWN}/con\u200dfig.yaml",
         f"{OWN}/Config.YAML",
         f"{OWN}/cache/undo/session/index.jsonl",
     ],
@@ -72,11 +77,28 @@ def test_other_paths_may_be_thought_about(path):
         ".git/hooks/x",
         ".env",
         ".env.prod",
+        ".vscode/tasks.json",
+        "web/.VSCode/Tasks.json",
+        ".idea/runConfigurations/x.xml",
+        ".devcontainer/devcontainer.json",
+        ".devcontainer/post-create.sh",
+        ".husky/pre-commit",
+        ".husky/_/husky.sh",
+        ".pre-commit-config.yaml",
+        "lefthook.yml",
+        ".hg/hgrc",
+        "vendor/x/.hg/hgrc",
+        ".jj/repo/config.toml",
+        "_darcs/prefs/defaults",
+        ".npmrc",
+        "src/../.husky/pre-push",
     ],
 )
 def test_delicate_paths_are_asked_about_everywhere(path):
     """Files that take effect later, unseen, need approval even inside the workspace."""
     assert SENSITIVE.reason_to_ask(path, PLACE)
+    assert not SENSITIVE.reason_to_ask("Makefile", PLACE)
+    assert not SENSITIVE.reason_to_ask(".github/workflows/ci.yml", PLACE)
     assert not SENSITIVE.reason_to_ask("src/a.py", PLACE)
     assert not SENSITIVE.reason_to_ask(".env.example", PLACE)
 

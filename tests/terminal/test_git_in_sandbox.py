@@ -12,8 +12,12 @@ from typing import Any
 
 import pytest
 
+from tests.environments.engines import IMAGE, docker_host
+from toolcrib.config.terminal_settings import DockerSettings, TerminalSettings
+from toolcrib.core.environments import EnvironmentSpec
 from toolcrib.environments import git_guard
 from toolcrib.environments.git_guard import GitGuards
+from toolcrib.environments.specs import guarded_folders
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.runtime import Runtime
@@ -254,3 +258,47 @@ def test_more_new_folders_than_can_be_looked_at_are_told(tmp_path: Path, monkeyp
     for number in range(9):
         (tmp_path / f"new-{number}").mkdir()
     assert "do not use git in them" in guards.leave(tmp_path)
+
+
+def test_what_a_container_can_write_is_guarded(tmp_path: Path) -> None:
+    """The mounted workspace and writable volumes; not what is read-only, named, or a single file."""
+    for name in ("work", "data", "shown"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "file").touch()
+    volumes = [
+        f"{tmp_path}/data:/data",
+        f"{tmp_path}/shown:/shown:ro",
+        f"{tmp_path}/file:/file",
+        "named:/x",
+    ]
+    terminal = TerminalSettings(docker=DockerSettings(volumes=volumes))
+    spec = EnvironmentSpec(session="s", backend="docker", options=(("workspace", str(tmp_path / "work")),))
+
+    assert guarded_folders(spec, terminal) == (tmp_path / "work", tmp_path / "data")
+    assert guarded_folders(EnvironmentSpec(session="s", backend="docker"), TerminalSettings()) == ()
+    assert guarded_folders(EnvironmentSpec(session="s", backend="local", cwd=str(tmp_path)), terminal) == ()
+
+
+@pytest.mark.services
+def test_a_container_leaves_nothing_in_the_workspace_that_git_runs(tmp_path: Path, work: Path) -> None:
+    """A mounted workspace is guarded like that of a sandbox."""
+    marker = tmp_path / "marker"
+    config = (
+        f"terminal: {{backend: docker, login_shell: false, "
+        f"docker: {{image: '{IMAGE}', mount_cwd: true, network: false}}}}\n"
+    )
+    plant = f'printf "#!/bin/sh\\ntouch {marker}\\n" > .git/hooks/post-commit; chmod +x .git/hooks/post-commit'
+    options: dict[str, Any] = {"registry": ToolRegistry(parent=default_registry), "workspace": work}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DOCKER_HOST", docker_host())
+        patch.chdir(work)
+        with isolated_runtime(tmp_path / "home", config, approver=ScriptedApprover(*["once"] * 9), **options) as made:
+            answer = run(made, plant)
+            script = {"code": "open('.git/hooks/pre-commit', 'w').write('#!/bin/sh')"}
+            made.call_sync("execute_code", script)
+
+    assert answer["exit_code"] == 0, answer
+    assert ".git/hooks" in answer["note"]
+    assert not [path.name for path in (work / ".git" / "hooks").iterdir() if not path.name.endswith(".sample")]
+    use_git(work)
+    assert not marker.exists()

@@ -63,7 +63,9 @@ def build_policy(options: GateOptions) -> Policy:
     is_trusted = not is_in_tool_call()
     rules = [parse_rule(text) for text in approvals.rules]
     return Policy(
-        sensitive=SensitivePaths(str(options.settings.home.root), _program_folders()),
+        sensitive=SensitivePaths(
+            str(options.settings.home.root), _program_folders(), server_address(options.settings.serve.port)
+        ),
         workspace=options.workspace,
         workspace_follows_cwd=options.workspace_follows_cwd,
         home=_user_home(),
@@ -80,6 +82,10 @@ def build_policy(options: GateOptions) -> Policy:
         provenance_limit=approvals.provenance_limit,
         started_at=time.time(),
     )
+
+
+def server_address(port: int) -> str:
+    return f"//localhost:{port}" if port else ""
 
 
 def _provenance_mode(setting: str, answer: str, *, attended: bool) -> ProvenanceMode:

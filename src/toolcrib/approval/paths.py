@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import unicodedata
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -113,7 +114,7 @@ STARTS_IN_HOME = lazy_pattern(
     r"|ocamlinit|octaverc"
     r"|perldb|iex\.exs|erlang|mkshrc|xonshrc|editrc|lesskey|lessfilter|xbindkeysrc|xresources|xdefaults"
     r"|latexmkrc|sbclrc"
-    r"|guile|envrc|direnvrc|aider\.conf\.yml|wezterm\.lua|claude\.json|ackrc|ripgreprc|asdfrc|ctags|zsh\w+|bash_completion|login|logout)$"
+    r"|guile|envrc|direnvrc|aliases|functions|exports|shrc|zshrc\.local|bashrc\.local|aider\.conf\.yml|wezterm\.lua|claude\.json|ackrc|ripgreprc|asdfrc|ctags|zsh\w+|bash_completion|login|logout)$"
     r"|\.(?:vim|emacs\.d|doom\.d|gdbinit\.d|ipython|jupyter|mutt|bundle/config|gradle/(?:init\.d"
     r"|init\.gradle(?:\.kts)?|gradle\.properties)|m2/settings\.xml|sbt|rvm/hooks|oh-my-zsh|bash_it|zsh"
     r"|julia/config|cargo/(?:config(?:\.toml)?|env)|pip|vscode|vscode-server|cursor|claude|codex|gemini"
@@ -145,6 +146,15 @@ ASK_ANYWHERE = lazy_pattern(
     r"(?:^|/)\.envrc$|(?:^|/)\.env(?:\.(?!example|sample|template)[\w.-]+)?$",
     re.IGNORECASE,
 )
+RUN_BY_TOOLS = lazy_pattern(
+    r"(?:^|/)(?:\.vscode/tasks\.json|\.idea/(?:workspace\.xml|runconfigurations/.*|externaldependencies\.xml)"
+    r"|\.devcontainer/.*|\.devcontainer\.json|\.husky/.*|\.githooks/.*|\.pre-commit-config\.yaml|\.?lefthook(?:-local)?\.ya?ml"
+    r"|\.overcommit\.yml|\.hg/hgrc(?:-not-shared)?|\.jj/repo/config\.toml|_darcs/prefs/defaults|\.bzr/branch/branch\.conf"
+    r"|\.mise\.toml|mise\.toml|\.yarnrc(?:\.yml)?|\.pnpmfile\.cjs|\.npmrc)$",
+    re.IGNORECASE,
+)
+"""What editors, hooks and other version control systems of a project run without being told to; a makefile or a test is
+only run by somebody who means it."""
 SECRET_IN_HOME = lazy_pattern(
     r"\.ssh/(?!.*\.pub$|known_hosts|config$)|\.gnupg(?:/|$)|\.aws/(?:credentials|sso|cli)|\.azure(?:/|$)"
     r"|\.kube/config$"
@@ -195,10 +205,12 @@ class SensitivePaths(msgspec.Struct, frozen=True):
     own_home: str
     search_path: tuple[str, ...] = ()
     """The folders that programs are started from, except those of the system."""
+    server: str = ""
+    """The address of our server as `//localhost:PORT`, if it has another port than usual."""
 
     def reason_to_deny_write(self, path: str, folders: PathScope) -> str:
         """Why no tool may write or delete this path; empty if a tool may."""
-        for one in folders.written_and_real(path):
+        for one in spellings(path, folders):
             if self.is_ours(one, folders):
                 return "it belongs to toolcrib itself, and no tool may change it"
             if PROTECTED_ANYWHERE.search(one) or _matches_in_home(one, folders, PROTECTED_IN_HOME):
@@ -210,7 +222,7 @@ class SensitivePaths(msgspec.Struct, frozen=True):
 
     def reason_to_ask(self, path: str, folders: PathScope) -> str:
         """Why writing this path needs approval even inside the workspace; empty if it doesn't."""
-        for one in folders.written_and_real(path):
+        for one in spellings(path, folders):
             code = (f"{root}/{name}".lower() for root in self._roots(folders) for name in OWN_CODE)
             if any(is_at_or_inside(one.lower(), folder) for folder in code):
                 return "toolcrib runs the code in it at the next start"
@@ -224,6 +236,8 @@ class SensitivePaths(msgspec.Struct, frozen=True):
                 return "later sessions follow its text without anyone seeing it"
             if is_executed_by_git(one):
                 return "git runs what it says"
+            if RUN_BY_TOOLS.search(one):
+                return "an editor, a hook or another tool runs what it says"
             if ASK_ANYWHERE.search(one) or (LOADED_BY_PYTHON.search(one) and not folders.in_workspace(one)):
                 return "its content takes effect later without anyone seeing it"
             if one.lower().removeprefix(f"{folders.home.lower()}/") in RECIPES_IN_HOME:
@@ -253,8 +267,8 @@ class SensitivePaths(msgspec.Struct, frozen=True):
         return lowered in at or lowered.startswith(inside)
 
     def protected_paths(self, folders: PathScope) -> tuple[str, ...]:
-        """What a command must not touch: folders of programs, and a toolcrib home outside its default location."""
-        programs = self.started_from(folders)
+        """What a command must not touch: folders of programs, our server, and a home outside its default location."""
+        programs = (*self.started_from(folders), *([self.server] if self.server else []))
         if self.own_home == f"{folders.home}/.toolcrib":
             return programs
         names = (*OWN_CODE, *OWN_TEXTS)
@@ -264,7 +278,7 @@ class SensitivePaths(msgspec.Struct, frozen=True):
         """Whether reading a path reveals a key or a password."""
         return any(
             bool(SECRET_ANYWHERE.search(one)) or _matches_in_home(one, folders, SECRET_IN_HOME)
-            for one in folders.written_and_real(path)
+            for one in spellings(path, folders)
         )
 
     def _own(self, folders: PathScope) -> tuple[str, ...]:
@@ -272,6 +286,21 @@ class SensitivePaths(msgspec.Struct, frozen=True):
 
     def _roots(self, folders: PathScope) -> tuple[str, ...]:
         return tuple(dict.fromkeys((self.own_home, folders.real(self.own_home))))
+
+
+def spellings(path: str, folders: PathScope) -> tuple[str, ...]:
+    """The path as written and with links resolved; where letters are unusual, also as a file system may read them.
+
+    Some file systems ignore case in every script, the way that accents are written, and characters without width.
+    """
+    both = folders.written_and_real(path)
+    if path.isascii() and both[1].isascii():
+        return both
+    plain = (IGNORED_IN_NAMES.sub("", unicodedata.normalize("NFKC", one)).casefold() for one in both)
+    return (*both, *plain)
+
+
+IGNORED_IN_NAMES = lazy_pattern("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]")
 
 
 @lru_cache(maxsize=16)

@@ -38,6 +38,7 @@ from toolcrib.core.types import Effect, JsonObject, ToolResult
 from toolcrib.environments.backends import sandbox
 from toolcrib.environments.git_guard import GitGuards
 from toolcrib.environments.output import BoundedOutput
+from toolcrib.environments.specs import guarded_folders
 from toolcrib.registry.results import tool_error, tool_result
 
 Mask = Callable[[str], str]
@@ -212,14 +213,18 @@ class CodeExecutionService:
         caller = CallerBridge(ctx, self._terminal.mask)
         run = ScriptRun(request, self._output(), caller, self._interpreters)
         calls = ScriptCalls(ctx, frozenset(tools), settings.max_tool_calls, run.send)
-        project = Path(target.spec.cwd)
-        if target.alone:
-            await asyncio.to_thread(self._git.enter, project)
+        guarded = (
+            (Path(target.spec.cwd),)
+            if target.alone
+            else await asyncio.to_thread(guarded_folders, target.spec, self._settings.terminal)
+        )
+        for folder in guarded:
+            await asyncio.to_thread(self._git.enter, folder)
         try:
             outcome = await self._serve(run, calls, caller, target, ctx)
         finally:
             # Not in a thread: a cancelled call must not leave before it is done.
-            restored = self._git.leave(project) if target.alone else ""
+            restored = "; ".join(filter(None, [self._git.leave(folder) for folder in guarded]))
         return tool_result(
             script_result(
                 outcome,

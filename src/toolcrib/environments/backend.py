@@ -6,7 +6,7 @@ reads that declaration. An installed package brings a backend through the entry 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -99,6 +99,16 @@ def _never(_spec: EnvironmentSpec, _section: Any) -> bool:
     return False
 
 
+def _nowhere(_spec: EnvironmentSpec, _section: Any) -> tuple[str, ...]:
+    return ()
+
+
+def writable_sources(mounts: Iterable[str]) -> tuple[str, ...]:
+    """The folders of this machine in mounts `HOST:CONTAINER[:ro]` that can be written to from inside."""
+    parts = (mount.split(":") for mount in mounts)
+    return tuple(part[0] for part in parts if part[0][:1] in ("/", "~") and "ro" not in ",".join(part[2:]).split(","))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
     """Where commands can run, as `BACKEND` in the backend's module."""
@@ -121,6 +131,9 @@ class Backend:
     is_self_contained: Callable[[EnvironmentSpec, Any], bool] = _never
     """Whether a command can harm nothing outside, except over the network: nothing of this machine is mounted. Gets the
     spec and the section."""
+
+    host_folders: Callable[[EnvironmentSpec, Any], tuple[str, ...]] = _nowhere
+    """The folders of this machine that programs inside can write to. Gets the same."""
 
     def settings(self, terminal: TerminalSettings) -> Any:
         """The backend's section of the settings; None if it has none."""

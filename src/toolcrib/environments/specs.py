@@ -57,6 +57,19 @@ def is_self_contained(spec: EnvironmentSpec, terminal: TerminalSettings) -> bool
     return backend.is_self_contained(spec, backend.settings(terminal))
 
 
+def guarded_folders(spec: EnvironmentSpec, terminal: TerminalSettings) -> tuple[Path, ...]:
+    """The folders of this machine that programs of a sandbox or a container can write to."""
+    if spec.backend == "sandbox":
+        written: tuple[str, ...] = (spec.cwd, *terminal.sandbox.writable)
+    elif spec.backend in ON_THIS_MACHINE or spec.backend not in BUILT_IN:
+        return ()
+    else:
+        backend = find_backend(spec.backend)
+        written = backend.host_folders(spec, backend.settings(terminal))
+    folders = (Path(folder).expanduser().resolve() for folder in written if folder)
+    return tuple(dict.fromkeys(folder for folder in folders if folder.is_dir()))
+
+
 def check_overrides(overrides: Mapping[str, str]) -> None:
     """Raises ConfigError for a name that no task can override, or for a value that is not text."""
     for name, value in overrides.items():

@@ -15,12 +15,13 @@ import re
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
-from toolcrib.approval.paths import ASK_ANYWHERE, PROTECTED_ANYWHERE, SECRET_ANYWHERE
+from toolcrib.approval.paths import ASK_ANYWHERE, PROTECTED_ANYWHERE, RUN_BY_TOOLS, SECRET_ANYWHERE
 from toolcrib.config.os_errors import remedy_for
 from toolcrib.config.paths import Home
 from toolcrib.core.context import ToolContext
 from toolcrib.core.environments import BackendPath, Environment, ExecutionTarget
 from toolcrib.core.errors import PathChanged, UsageError, nearest_names
+from toolcrib.core.git_metadata import EXECUTED_PATH
 from toolcrib.core.types import Effect, EffectKind
 
 T = TypeVar("T")
@@ -138,7 +139,8 @@ async def _stays_inside(path: str, real: str, effect: Effect, environment: Envir
 
 def _is_sensitive(path: str) -> bool:
     """Whether this path would need an approval if it were named."""
-    return any(pattern.search(path) for pattern in (SECRET_ANYWHERE, ASK_ANYWHERE, PROTECTED_ANYWHERE))
+    patterns = (SECRET_ANYWHERE, ASK_ANYWHERE, PROTECTED_ANYWHERE, RUN_BY_TOOLS, EXECUTED_PATH)
+    return any(pattern.search(path) for pattern in patterns)
 
 
 SHOWN_NAMES = 50

@@ -32,7 +32,7 @@ from toolcrib.environments.foreground import CommandLimits, ForegroundCommand, F
 from toolcrib.environments.git_guard import GitGuards
 from toolcrib.environments.pool import EnvironmentPool
 from toolcrib.environments.shell import EnvironmentFiles, ShellEnvironment
-from toolcrib.environments.specs import ON_THIS_MACHINE, is_self_contained
+from toolcrib.environments.specs import ON_THIS_MACHINE, guarded_folders, is_self_contained
 from toolcrib.processes.output import readable
 from toolcrib.processes.process import AdoptedCommand
 from toolcrib.processes.recovery import RecoveryReport, recover
@@ -310,8 +310,8 @@ class _LoopState:
     async def _run_guarded(
         self, environment: Environment, call: TerminalCall, interrupt: CallInterrupt, sink: _Sink
     ) -> JsonObject:
-        """Run a call; from a sandbox, nothing gets into the workspace that git would run outside."""
-        folders = self._sandboxed_folders(call.target.spec)
+        """Run a call; from a sandbox or a container, nothing gets into the workspace that git would run outside."""
+        folders = await asyncio.to_thread(guarded_folders, call.target.spec, self._settings.terminal)
         for folder in folders:
             await asyncio.to_thread(self._guards.enter, folder)
         answer: JsonObject = {}
@@ -342,13 +342,6 @@ class _LoopState:
         finally:
             for folder in folders:
                 self._guards.leave(folder)
-
-    def _sandboxed_folders(self, spec: EnvironmentSpec) -> tuple[Path, ...]:
-        """The folders of this machine that programs of a sandbox can write."""
-        if spec.backend != "sandbox":
-            return ()
-        more = self._settings.terminal.sandbox.writable
-        return tuple(dict.fromkeys(Path(folder).expanduser().resolve() for folder in (spec.cwd, *more) if folder))
 
     async def _run_with_sudo(
         self, environment: Environment, call: TerminalCall, interrupt: CallInterrupt, sink: _Sink

@@ -86,3 +86,22 @@ def test_a_variable_that_names_a_program_names_a_usual_one(name: str) -> None:
     assert analyse(f"{name}='{usual} -x' tool").verdict == "safe"
     assert analyse(f"{name}=/tmp/other tool").verdict == "ask"
     assert analyse(f"{name}='python3 -c pass' tool").verdict == "ask"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "curl -X POST http://localhost:9123/api/approvals/1",
+        "curl 127.0.0.1:9123/anything",
+        "nc localhost 9123 <<< x",
+        "python3 -c 'import urllib.request as u; u.urlopen(\"http://localhost:9123/x\")'",
+        "exec 3<>/dev/tcp/localhost/9123",
+    ],
+)
+def test_our_server_is_known_by_the_port_in_the_settings(command: str) -> None:
+    """It answers questions wherever it listens; another program at that port is only known without such a setting."""
+    own = ("//localhost:9123",)
+
+    assert read_command(command, cwd="/p", home="/home/user", own=own).assessment.verdict != "safe"
+    assert read_command("curl localhost:9124/x", cwd="/p", home="/home/user", own=own).assessment.verdict == "safe"
+    assert read_command("curl localhost:9123/health", cwd="/p", home="/home/user", own=own).assessment.verdict == "safe"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from toolcrib.approval.shell.command_options import judge_variable
+from toolcrib.approval.shell.command_options import SENDS_ON, judge_variable
 from toolcrib.approval.shell.expansion import ASSIGNMENT, Expander, prompt_code
 from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, name_set
 from toolcrib.approval.shell.option_table import kind_of_variable
@@ -166,6 +166,8 @@ def judge_hook(runner: Runner, name: str, value: ExpandedWord, state: ShellState
         code = value.text.strip("; \t\n")
         if code:
             runner.run_text(code, state.copy(), None, site)
+        if SENDS_ON.search(code):
+            runner.report("exfiltration", "sends something before every prompt", site)
     elif name.startswith("HIST"):
         if state.variables.get(name) == [value] and value.text in ("", "0", "/dev/null"):
             runner.report("system_config", "makes the shell forget what it runs", site)

@@ -27,6 +27,7 @@ from toolcrib.approval.shell.rules.base import SPECS, CommandCall
 from toolcrib.approval.shell.rules.other_tools import TEXT_PROGRAMS
 from toolcrib.approval.shell.runner import CommandLocation, Runner
 from toolcrib.approval.shell.script_code import (
+    BARE_SHELL,
     DELETES,
     STARTS_PROCESSES,
     judge_literal_commands,
@@ -71,8 +72,11 @@ TEXTS = TEXT_PROGRAMS | name_set(
     "openssl base64 gpg md5sum qrencode gum playwright cypress"
 )
 """Programs whose words and input are texts, not commands."""
-HALF_KNOWN = name_set("task go-task rake just gradle invoke inv fab gulp grunt ant nox tox")
-"""Programs of which only the files are understood that they read."""
+HALF_KNOWN = name_set(
+    "task go-task rake just gradle invoke inv fab gulp grunt ant nox tox toolbox flatpak-spawn distrobox nix lxc incus "
+    "machinectl multipass wsl adb nomad teleport vagrant asdf mise"
+)
+"""Programs of which only a part is understood: the files that they read, or the command after `--`."""
 CALLED_BY_WRAPPERS = name_set(
     "rm shred dd mkfs chmod chown sh bash zsh dash ksh curl wget nc ncat python python3 perl ruby node "
     "php tee cp mv find"
@@ -81,9 +85,10 @@ ESCAPED = re.compile(r"\s*(?:[:~.]?!|:!|\.pso|\.sy|shell\b|system\b|exec\b|sh\b|
 SAYS_IT_RUNS = re.compile(
     r"-{1,2}(?:[\w-]*[-_])?(?:exec\w*|command|cmd|hook|script|pager|editor|shell|program|run|eval|filter"
     r"|plugin|load|require"
-    r"|preload|init|extension|rc|custom-dir|hooks?-?dir)"
+    r"|preload|init|extension|rc|conf|config|config-?file|custom-dir|hooks?-?dir)"
 )
-RUNS_NEXT = re.compile(r"-.+|exec\w*|run(?:-\w+)?|shell|eval|do|call|sh")
+SETTINGS_FILE = re.compile(r"\.(?:conf|cfg|cnf|rc|cow|rules)$")
+RUNS_NEXT = re.compile(r"-.+|(?:\w*[.:@])?(?:exec\w*|run(?:-\w+)?|shell|eval|do|call|sh|cmd|command|script)")
 TEXT_OPTIONS = name_set("-m --message --title --body --description --text --comment --notes --subject --prompt")
 MAX_LINES = 60
 
@@ -179,14 +184,16 @@ def judge_unknown_word(use: Use, before: str, text: str) -> None:
         if not equals and not RUNS_NEXT.fullmatch(before):
             # An operand of a program is a text as often as a command.
             return
-        first = value.lstrip("!@ ").split(None, 1)[:1]
+        if SAYS_IT_RUNS.fullmatch(option) and BARE_SHELL.match(value):
+            use.report("opens a shell")
+        first = value.lstrip("!@:| ").split(None, 1)[:1]
         program = first[0].rpartition("/")[2] if first else ""
         if program in RULES_BY_PROGRAM or program in INTERPRETERS:
-            if use.runner.suspects(value.lstrip("!@ "), use.call.state, use.site):
+            if use.runner.suspects(value.lstrip("!@:| "), use.call.state, use.site):
                 use.report(f"may run the command {value[:80]!r}")
         elif ("(" in value or '"' in value) and STARTS_PROCESSES.search(value):
             judge_literal_commands(use.runner, literals_of(value), use.call, use.site)
-    elif SAYS_IT_RUNS.fullmatch(option) and value[0] in "/~":
+    elif value[0] in "/~" and (SAYS_IT_RUNS.fullmatch(option) or SETTINGS_FILE.search(value)):
         path = resolve(value.replace("~", use.call.state.home, 1) if value[0] == "~" else value, use.call.state)
         if place(path, use.call.state) == "temporary":
             use.report(f"may run {value}")

@@ -58,6 +58,7 @@ from toolcrib.approval.shell.syntax import (
     Substitution,
 )
 
+ANY: frozenset[str] = frozenset()
 MAX_NESTED_SCRIPTS = 10
 MAX_WRAPPED = 10
 MAX_WORDS = 2000
@@ -161,14 +162,16 @@ class Evaluator:
             raise NotUnderstood(script.error)
         return output
 
-    def suspects(self, command: str | list[ExpandedWord], state: ShellState, site: CommandLocation) -> bool:
+    def suspects(
+        self, command: str | list[ExpandedWord], state: ShellState, site: CommandLocation, only: frozenset[str] = ANY
+    ) -> bool:
         with self.log.aside() as found, suppress(NotUnderstood):
             if isinstance(command, str):
                 self.run_text(command, state.copy(), None, site)
             else:
                 self.invoke(command, state.copy(), None, site)
         self.spend(1)
-        return bool(found)
+        return any(not only or each.rule in only or each.severity == "block" for each in found)
 
     def feed(self, path: str, data: StreamData, state: ShellState) -> StreamData:
         inner = state.copy()
@@ -417,8 +420,7 @@ class Evaluator:
         path = resolve(first, state) if "/" in first.text else ""
         if path in state.files:
             self.run_file(state.files[path], words[1:], state, site)
-        if INIT_SCRIPT.match(path):
-            name, words = "service", [words[0], *words]
+        name, words = ("service", [words[0], *words]) if INIT_SCRIPT.match(path) else (name, words)
         if path and any(path.startswith(directory + "/") for directory in state.fetched):
             self.report("remote_code", "runs a program from a repository that it has just fetched", site)
         call = CommandCall(name.removesuffix(".exe"), words[1:], state, stdin, site.text, site.span)

@@ -17,11 +17,18 @@ from toolcrib.approval.shell.paths import (
     resolve,
     written_path,
 )
+from toolcrib.approval.shell.planted_code import RUN_LATER, judge_planted
 from toolcrib.approval.shell.rules import BY_PROGRAM, TAKES_SUBCOMMAND
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.rules.other_tools import ANY_UNLISTED
 from toolcrib.approval.shell.runner import CommandLocation, Runner
-from toolcrib.approval.shell.secret_files import is_workspace, protected_by_pattern, secrets_by_pattern, walked_secret
+from toolcrib.approval.shell.secret_files import (
+    is_workspace,
+    protected_by_pattern,
+    secret_in_text,
+    secrets_by_pattern,
+    walked_secret,
+)
 from toolcrib.approval.shell.secret_variables import INTERPRETERS, leaked_variable
 from toolcrib.approval.shell.state import ShellState
 from toolcrib.approval.shell.syntax import Redirection
@@ -96,6 +103,7 @@ RAW_SENDERS = name_set("curl wget nc ncat netcat socat telnet http https xh open
 RESOLVERS = name_set("dig nslookup host ping ping6 drill kdig resolvectl getent traceroute")
 LOOKED_UP = re.compile(UNKNOWN + r"[\w.-]*\.[A-Za-z]{2,}")
 DATA = Origin.PROGRAM | Origin.FILE | Origin.DECODED | Origin.SECRET | Origin.PRIVATE
+HERE = re.compile(r"(?:^|//|@)(?:localhost|127\.|0\.0\.0\.0|\[?::1\b|host\.docker\.internal)|^/")
 REVEALERS = name_set(
     "cat tac less more head tail bat nl strings xxd od hexdump base64 base32 grep egrep fgrep "
     "rg ag ack awk gawk sed cut sort uniq jq yq cp mv "
@@ -202,6 +210,7 @@ def write_redirections(
             key = "exfiltration" if output.origin & Origin.SECRET else "remote_code"
             runner.report(key, "sends data to a network connection", site, paths=(path,))
         if redirection.descriptor in ("", "1", "&") and target.known:
+            judge_planted(runner, path, output, state, site)
             if operator.endswith(">>"):
                 output = StreamData.join([state.files.get(path, NOTHING), output])
             state.files[path] = output
@@ -246,12 +255,9 @@ def judge_write(
     elif target.origin & Origin.PROTECTED_FILE:
         runner.report("system_config", f"{verb} a file that may configure the user's account", site, paths=(path,))
     elif EXECUTED_PATH.search(path) or RUN_LATER.search(path):
-        runner.report("system_config", f"{verb} {shown}, which git or the shell runs later", site, paths=(path,))
+        runner.report("system_config", f"{verb} {shown}, which git or another tool runs later", site, paths=(path,))
     elif path.startswith(UNKNOWN + "/") and place(state.home + path.lstrip(UNKNOWN), state) == "home_config":
         runner.report("system_config", f"{verb} {shown} in a folder that is only known at run time", site)
-
-
-RUN_LATER = re.compile(r"(?:^|/)(?:\.envrc|\.vscode/tasks\.json)$")
 
 
 def judge_unknown_target(runner: Runner, target: ExpandedWord, state: ShellState, site: CommandLocation) -> None:
@@ -294,8 +300,11 @@ def judge_flow(runner: Runner, call: CommandCall, site: CommandLocation) -> None
         if origin & (Origin.SECRET | Origin.PRIVATE | Origin.SECRET_FILE) or sent or names_secret_in_input(call):
             runner.report("exfiltration", "sends a secret over the network", site, paths=sent)
             return
-    if call.program in RAW_SENDERS and call.stdin is not None and call.stdin.origin & Origin.ARCHIVE:
+    piped = call.stdin.origin if call.program in RAW_SENDERS and call.stdin is not None else 0
+    if piped & Origin.ARCHIVE:
         runner.report("exfiltration", "sends a whole folder over the network", site)
+    if piped & Origin.MACHINE and not any(HERE.search(word.text) for word in call.words):
+        runner.report("exfiltration", "sends what programs tell about this machine over the network", site)
     if call.program in RESOLVERS and any(LOOKED_UP.search(word.text) and word.origin & DATA for word in call.words):
         runner.report("exfiltration", "sends data in the name that it looks up", site)
     may_leak = origin & Origin.KEY or call.program in INTERPRETERS or call.program == "ssh"
@@ -306,6 +315,9 @@ def judge_flow(runner: Runner, call: CommandCall, site: CommandLocation) -> None
     system = tuple(path for path in secrets if SYSTEM_SECRET.match(path))
     if system and call.program not in REVEALERS and call.program not in LOOKERS:
         runner.report("credential", f"reads the secret {system[0]}", site, paths=system)
+    elsewhere = any(path[:1] == "/" and not is_workspace(path, call.state) for path in secrets)
+    if not elsewhere and not walked and (hidden := secret_in_text(call)):
+        runner.report("credential", f"may read the secret {hidden}", site, paths=(hidden,))
     if walked:
         shown = walked.replace(UNKNOWN, "…")
         runner.report("credential", f"reads every file in {shown}, which holds secrets", site, paths=(walked,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, name_set
 from toolcrib.approval.shell.paths import place, reached
@@ -20,8 +21,7 @@ HERE = (
     r"(?:localhost|127(?:\.\d+){1,3}|0\.0\.0\.0|\[?::1\]?|\[?::ffff:127[\d.]+\]?|ip6-localhost|0x7f[0-9a-f]{6}|2130706433"
     r"|(?<![\w.])0|(?<![\w./])(?=:))"
 )
-OWN_PORT = re.compile(HERE + r"[:/ ]8642\b(?!/+health)|/dev/tcp/(?:localhost|127[\d.]*|::1)/8642\b", re.IGNORECASE)
-"""The usual port of our own server."""
+USUAL_PORT = "8642"
 OWN_INTERFACE = re.compile(HERE + r"(?::\d+)?/+api/+(?:approvals|runs|questions)\b", re.IGNORECASE)
 """The parts of its interface that answer questions and start runs, at any port."""
 CONTROL_SOCKET = re.compile(
@@ -66,19 +66,26 @@ def judge_connection(runner: Runner, call: CommandCall, site: CommandLocation) -
     before = ""
     for word in call.words[:200]:
         text = word.text[:2000]
-        judge_address(runner, text, site)
+        judge_address(runner, text, call.state, site)
         path = socket_path(before, text)
         if path and is_service(path, call.state):
             report_socket(runner, path, site)
         before = text
     if call.program in ("nc", "ncat", "netcat", "telnet"):
-        judge_address(runner, " ".join(each.text for each in call.arguments.operands[:2]), site)
+        judge_address(runner, " ".join(each.text for each in call.arguments.operands[:2]), call.state, site)
     if any(not word.known for word in call.words) and AGENT_VARIABLE.search(call.text):
         runner.report("local_service", "talks to an agent or a session that acts for the user", site)
 
 
-def judge_address(runner: Runner, text: str, site: CommandLocation) -> None:
-    if OWN_PORT.search(text):
+@lru_cache(maxsize=8)
+def own_address(port: str) -> re.Pattern[str]:
+    """Addresses of our own server, except the one that only tells whether it works."""
+    return re.compile(HERE + rf"[:/ ]{port}\b(?!/+health)|/dev/tcp/(?:localhost|127[\d.]*|::1)/{port}\b", re.IGNORECASE)
+
+
+def judge_address(runner: Runner, text: str, state: ShellState, site: CommandLocation) -> None:
+    ports = [USUAL_PORT, *(own.rpartition(":")[2] for own in state.own if own.startswith("//localhost:"))]
+    if any(port in text and own_address(port).search(text) for port in ports):
         runner.report("own_program", "talks to toolcrib's own server, which answers questions and starts runs", site)
     elif OWN_INTERFACE.search(text):
         runner.report(
@@ -123,7 +130,7 @@ def is_control_socket(path: str, state: ShellState) -> bool:
 def judge_service_code(runner: Runner, code: str, call: CommandCall, site: CommandLocation) -> None:
     """The same for code: what it connects to, judging by its strings."""
     if REQUESTS.search(code):
-        judge_address(runner, code, site)
+        judge_address(runner, code, call.state, site)
     if not CONNECTS.search(code):
         return
     for path in QUOTED_PATH.findall(code)[:40]:

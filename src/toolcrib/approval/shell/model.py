@@ -56,6 +56,8 @@ class Origin(IntFlag):
     """The name of a file that may be protected from tools."""
     ARCHIVE = 16384
     """Many files in one stream."""
+    MACHINE = 32768
+    """What programs tell about this machine: its processes, connections, users."""
 
 
 class ExpandedWord(msgspec.Struct, frozen=True):

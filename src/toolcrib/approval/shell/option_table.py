@@ -153,7 +153,11 @@ xterm urxvt rxvt konsole kitty alacritty foot gnome-terminal terminator | -e --c
 rlwrap | -z --filter | command
 latex pdflatex xelatex lualatex tex latexmk | -shell-escape --shell-escape -enable-write18 --enable-write18 | ask
 latexmk | -e | perl
-pandoc | -F --filter -L --lua-filter --pdf-engine | tool
+groff troff pic eqn tbl man nroff | -U | ask
+crash gnuplot gdb-multiarch psftp plink | -i -b -batch | file
+pandoc | --pdf-engine | tool
+pandoc | -F --filter | command
+pandoc | -L --lua-filter | file
 gpg gpg2 | --photo-viewer --exec-path --agent-program --dirmngr-program --pinentry-program | command
 gpg gpg2 | --options | file
 restic | --password-command | command

@@ -7,6 +7,7 @@ import binascii
 import codecs
 import re
 
+from toolcrib.approval.shell.captures import kind_of_private
 from toolcrib.approval.shell.model import (
     MAX_DATA_CHARS,
     NOTHING,
@@ -22,6 +23,7 @@ from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.secret_files import lists_secrets, secrets_by_pattern, walked_secret
 from toolcrib.approval.shell.secret_variables import INTERPRETERS, keys_in_code, names_secret
 from toolcrib.approval.shell.source_text import decode_ansi_quotes
+from toolcrib.core.own_commands import OWN_PROGRAMS
 
 FROM_NETWORK = name_set(
     "curl wget lynx links w3m elinks fetch http https xh nc ncat netcat telnet socat ftp tftp "
@@ -81,7 +83,9 @@ def literal_output(call: CommandCall) -> StreamData:
         return StreamData(None, Origin.NETWORK)
     if call.program == "command" or call.program in ("which", "type", "whereis"):
         names = [word for word in call.words if not word.text.startswith("-")]
-        return StreamData(names[0].text + "\n") if len(names) == 1 and names[0].known else StreamData(None)
+        # Where our own program is matters, because a copy of it would not be recognised.
+        folder = "/usr/local/bin/" if len(names) == 1 and names[0].text in OWN_PROGRAMS else ""
+        return StreamData(f"{folder}{names[0].text}\n") if len(names) == 1 and names[0].known else StreamData(None)
     if call.program in ("basename", "realpath", "readlink") and len(call.words) == 1 and call.words[0].known:
         text = call.words[0].text
         return StreamData((text.rstrip("/").rpartition("/")[2] if call.program == "basename" else text) + "\n")
@@ -89,7 +93,9 @@ def literal_output(call: CommandCall) -> StreamData:
         return StreamData((call.state.cwd or ".") + "\n") if call.state.cwd_known else StreamData(None)
     if call.program in ("true", "false", ":", "cd", "export", "set", "sleep", "wait", "mkdir", "rm", "test", "["):
         return NOTHING
-    if (call.program in ENVIRONMENT_PRINTERS and prints_environment(call)) or PRINTS_KEYS.match(call.text):
+    if (call.program in ENVIRONMENT_PRINTERS and prints_environment(call)) or PRINTS_KEYS.match(
+        " ".join((call.program, *(word.text for word in call.words[:12])))
+    ):
         return StreamData(None, Origin.SECRET)
     if call.program in PACKS and packs_to_output(call):
         return StreamData(None, Origin.PROGRAM | Origin.ARCHIVE)
@@ -100,7 +106,9 @@ def literal_output(call: CommandCall) -> StreamData:
     if call.program in CODE_PRINTERS and _prints_code(call):
         return StreamData(None, Origin.SETUP)
     one = Origin.ONE if call.program in PRINTS_ONE or _answers_git(call) else 0
-    return StreamData(None, Origin.PROGRAM | one | (stdin.origin if call.program in FILTERS else 0))
+    return StreamData(
+        None, Origin.PROGRAM | one | kind_of_private(call) | (stdin.origin if call.program in FILTERS else 0)
+    )
 
 
 ENVIRONMENT_PRINTERS = name_set("env printenv declare typeset set export")

@@ -6,14 +6,15 @@ import re
 from collections.abc import Iterator
 
 from toolcrib.approval.paths import is_inside
-from toolcrib.approval.shell.command_options import HALF_KNOWN, judge_options, judge_unlisted
+from toolcrib.approval.shell.captures import judge_capture
+from toolcrib.approval.shell.command_options import HALF_KNOWN, TEXTS, judge_options, judge_unlisted
 from toolcrib.approval.shell.handlers.wrappers import RUNNERS, WRAPPERS
-from toolcrib.approval.shell.judge import RUN_LATER
 from toolcrib.approval.shell.local_services import judge_connection
 from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, name_set
 from toolcrib.approval.shell.option_table import READS_OPTIONS
 from toolcrib.approval.shell.options import parse_arguments
 from toolcrib.approval.shell.paths import is_protected, place, reached, resolve
+from toolcrib.approval.shell.planted_code import EDITS, RUN_LATER, judge_edited
 from toolcrib.approval.shell.rules.base import SPECS, CommandCall
 from toolcrib.approval.shell.runner import CommandLocation, Runner
 from toolcrib.approval.shell.state import ShellState
@@ -89,7 +90,12 @@ def judge_words(runner: Runner, call: CommandCall, site: CommandLocation, *, han
     """Judge the words of a command beyond its rules: what they run, what they may change, and what nobody knows."""
     judge_options(runner, call, site)
     judge_connection(runner, call, site)
+    judge_capture(runner, call, site)
     judge_protected(runner, call, site)
+    if call.program in TEX and any(TEX_RUNS.search(word.text) for word in call.words):
+        runner.report("unknown_code", f"makes {call.program} run a command", site)
+    if call.program in EDITS or (call.program not in READERS and call.program not in TEXTS and call.program != "git"):
+        judge_edited(runner, call, site)
     if call.state.fetched and call.program in BUILDS:
         judge_fresh_clone(runner, call, site)
     if call.program in STARTS_WITH_FILES and not CONFIG_FOLDERS.isdisjoint(call.state.variables):
@@ -98,6 +104,8 @@ def judge_words(runner: Runner, call: CommandCall, site: CommandLocation, *, han
         judge_unlisted(runner, call, site)
 
 
+TEX = name_set("tex latex pdftex pdflatex xetex xelatex luatex lualatex context latexmk bibtex")
+TEX_RUNS = re.compile(r"write18|\\input\s*\{?\s*\"?\||\\directlua|\\openout|ShellEscape")
 BUILDS = name_set(
     "make gmake cmake ninja pip pip3 uv npm pnpm yarn bun cargo go python python3 bash sh node ruby rake mvn "
     "gradle just task "

@@ -27,6 +27,10 @@ OUR_HARMLESS_PARTS = re.compile(
     r"|get_tool_definitions|get_all_tool_names|tool_result|tool_error)(?:\.|$)|$)"
 )
 IMPORTS = frozenset({"__import__", "importlib.import_module", "runpy.run_module"})
+READS_PASSWORDS = re.compile(
+    r"(?:keyring|browser_cookie3?|pycookiecheat|secretstorage|win32crypt|lazagne|pypykatz|mimikatz|pynput|keyboard|pyautogui|pyperclip"
+    r"|mss|pyscreenshot|sounddevice|pyaudio)(?:\.|$)"
+)
 MAX_CODE = 40_000
 MAX_NESTING = 60
 SUSPICIOUS = re.compile(
@@ -98,6 +102,9 @@ SENDS = re.compile(
 )
 
 
+WALKS = re.compile(r"\bwalk\b|rglob|glob\(|listdir|scandir|iterdir|fwalk")
+
+
 def judge_python(runner: Runner, code: str, call: CommandCall, site: CommandLocation) -> None:
     """Report what Python code would do; code that does not parse is reported if it looks dangerous."""
     if code.strip() == UNKNOWN or len(code) > MAX_CODE:
@@ -113,7 +120,7 @@ def judge_python(runner: Runner, code: str, call: CommandCall, site: CommandLoca
             runner.report("unknown_code", "runs Python code that cannot be analysed", site)
         return
     judge_service_code(runner, code, call, site)
-    reader = _Reader(runner, call, site)
+    reader = _Reader(runner, call, site, walks=WALKS.search(code) is not None)
     try:
         reader.visit(tree)
     except RecursionError:
@@ -122,8 +129,10 @@ def judge_python(runner: Runner, code: str, call: CommandCall, site: CommandLoca
 
 
 class _Reader(ConstantReader):
-    def __init__(self, runner: Runner, call: CommandCall, site: CommandLocation) -> None:
+    def __init__(self, runner: Runner, call: CommandCall, site: CommandLocation, *, walks: bool) -> None:
         super().__init__(call.state.home)
+        self.walks = walks
+        """Whether the code goes through the files of a folder."""
         self.runner = runner
         self.call = call
         self.site = site
@@ -148,6 +157,8 @@ class _Reader(ConstantReader):
             self.report("own_program", "would change what this session or a later one is allowed to do")
         elif name.startswith("toolcrib") and not OUR_HARMLESS_PARTS.match(name):
             self.report("unknown_code", "uses toolcrib outside this session")
+        elif READS_PASSWORDS.match(name):
+            self.report("credential", f"uses {name}, which reads stored passwords or records the person")
 
     def visit_Assign(self, node: ast.Assign) -> None:  # noqa: N802 - the name that ast calls
         plain = isinstance(node.value, ast.Name | ast.Attribute) and all(
@@ -472,11 +483,8 @@ class _Reader(ConstantReader):
             self.write(path)
         elif isinstance(node.func, ast.Attribute) and self.constant(node.func.value) is not None:
             self.write(self.constant(node.func.value))
-        elif self.in_loop(node):
+        elif self.walks:
             self.report("recursive_delete", "deletes many files")
-
-    def in_loop(self, _node: ast.Call) -> bool:
-        return re.search(r"os\.walk|rglob|glob\(|listdir|scandir", self.call.text) is not None
 
     def kill(self, node: ast.Call) -> None:
         target = self.constant(node.args[0]) if node.args else None

@@ -31,8 +31,17 @@ class Runner(Protocol):
     def run_text(self, text: str, state: ShellState, stdin: StreamData | None, site: CommandLocation) -> StreamData:
         """Judge a shell script given as text."""
 
-    def suspects(self, command: str | list[ExpandedWord], state: ShellState, site: CommandLocation) -> bool:
-        """Whether a text or words would be dangerous if they ran as a command; reports nothing."""
+    def suspects(
+        self,
+        command: str | list[ExpandedWord],
+        state: ShellState,
+        site: CommandLocation,
+        only: frozenset[str] = frozenset(),
+    ) -> bool:
+        """Whether a text or words would be dangerous if they ran as a command; reports nothing.
+
+        `only` restricts it to some dangers, and to what is blocked.
+        """
 
     def feed(self, path: str, data: StreamData, state: ShellState) -> StreamData:
         """Judge the script in `>( … )` with what is written to it; returns what it prints."""

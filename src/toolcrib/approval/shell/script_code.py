@@ -26,19 +26,25 @@ RUNS_SOMETHING = re.compile(
     r"\b(?:system|exec|popen|shell_exec|passthru|proc_open|execSync|spawnSync|child_process|"
     r"os\.execute|io\.popen)\b\s*\(\s*[$@A-Za-z_]"
 )
+RUNS_DECODED = re.compile(
+    r"\b(?:system|exec|popen|shell_exec|passthru|execSync|spawnSync|eval|qx|os\.execute|io\.popen|spawn|loadstring|Function)\b"
+    r"[^;\n]{0,60}\b(?:pack|unpack\w*|decode\w*|hex2bin|base64_decode|str_rot13|gzinflate|atob|fromCharCode|Buffer\.from"
+    r"|urlsafe_decode64|strict_decode64|reverse|strrev|chr|rot13)\b"
+)
 ARGUMENT_LIST = re.compile(
     r"\b(?:system|exec|spawn|spawnSync|execFile|execFileSync|"
     r"popen)\b\s*+\(?\s*+((?:[\[]?\s*+(?:\"[^\"]*\"|'[^']*')\s*+[\],]*+\s*+){2,})"
 )
 DELETES = re.compile(
     r"\b(?:rmtree|remove_tree|rm_rf|rm_r|remove_dir|remove_entry_secure|rimraf|rmSync|rmdirSync|"
-    r"fs\.rm\b|fs\.promises\.rm\b|removeSync|emptyDirSync|unlink\s*+\(?\s*+(?:glob|<|map|for|foreach|while)\b|"
+    r"fs\.rm\b|fs\.promises\.rm\b|removeSync|emptyDirSync|unlink\s*+\(?\s*+(?:(?:glob|map|for|foreach|while)\b|<[^>\n]{0,60}[*?])|"
     r"array_map\(\s*['\"]unlink|Remove-Item|Directory\.Delete|RemoveDirectory|"
     r"Deno\.remove(?:Sync)?\([^)]{0,200}recursive|Dir\.glob.{0,200}(?:delete|unlink)|"
     r"\.rm\([^)]{0,200}recursive|find\(\s*sub\s*\{[^}]{0,200}unlink|Dir\[.{0,200}(?:delete|unlink)|delete-directory|File\.rm_rf|\bdelete\([^)]{0,200},\s*['\"]rf|file\s+delete\s+-force|"
     r"removeItem|removeDir\b|file\.remove\(|Directory\.Delete|FileUtils\.delete|removeFile|deleteDirectory|deleteRecursively|deltree|remove_dir_all|removeDirectoryRecursive|del_dir_r|"
     r"fs/promises['\"]\)\.rm\b|(?:glob|readdir\w*|listdir|lines|entries|popen|<\*[^>]*>)(?!\w).{0,200}\b(?:unlink\w*|os\.remove|File\.delete|rm)\b|"
-    r"rm\([^)]{0,200}recursive\s*=\s*true|unlink\([^)]{0,200}recursive\s*=\s*T)"
+    r"rm(?:Sync)?\([^)]{0,200}recursive\s*[:=]\s*(?:true|!0|1)|unlink\([^)]{0,200}recursive\s*=\s*T)"
+    r"|<[^>\n]{0,40}\*[^>\n]{0,40}>.{0,200}\bunlink\b"
 )
 NETWORK_SHELL = re.compile(
     r"\b(?:IO::Socket|sockaddr_in|inet_aton|TCPSocket|fsockopen|net\.Socket|net\.connect|createConnection|"
@@ -142,6 +148,7 @@ def judge_script_code(runner: Runner, language: str, code: str, call: CommandCal
         runner.report("unknown_code", f"runs more {language} code than can be analysed", site)
         return
     runner.spend(len(code) // 60)
+    code = folded(code, call.state.home)
     if code.strip() == UNKNOWN:
         runner.report("unknown_code", f"runs {language} code that is only known at run time", site)
         return
@@ -167,6 +174,8 @@ def judge_script_code(runner: Runner, language: str, code: str, call: CommandCal
         or re.search(r"decode|unpack|fromCharCode|Buffer\.from|pack\(|atob|\bcurl\b|\bwget\b", code)
     ):
         runner.report("remote_code", "evaluates code that was fetched or decoded", site)
+    if RUNS_DECODED.search(code):
+        runner.report("remote_code", "runs a command that is encoded", site)
     if SENDS.search(code) and PRIVATE_FILES.search(code):
         runner.report("exfiltration", "sends a secret over the network", site)
     if NATIVE.search(code):
@@ -183,6 +192,47 @@ def judge_script_code(runner: Runner, language: str, code: str, call: CommandCal
         runner.report("remote_code", "runs encoded PowerShell", site)
     _judge_files(runner, code, call, site)
     judge_service_code(runner, code, call, site)
+
+
+HOME_FOLDER = re.compile(
+    r"\$ENV\{['\"]?HOME['\"]?\}|ENV\[['\"]HOME['\"]\]|ENV\.fetch\(['\"]HOME['\"]\)|Dir\.home(?:\(\))?|File\.expand_path\(['\"]~['\"]\)"
+    r"|process\.env\.HOME|process\.env\[['\"]HOME['\"]\]|(?:require\(['\"](?:node:)?os['\"]\)|os)\.homedir\(\)"
+    r"|(?:os\.)?getenv\(['\"]HOME['\"]\)|\$_(?:SERVER|ENV)\[['\"]?HOME['\"]?\]|ENVIRON\[['\"]HOME['\"]\]"
+    r"|Sys\.getenv\(['\"]HOME['\"]\)|path\.expand\(['\"]~['\"]\)|homedir\(\)|Deno\.env\.get\(['\"]HOME['\"]\)"
+)
+"""How languages ask for the home folder."""
+JOINED = re.compile(r"(['\"])((?:(?!\1)[^\\\n])*)\1\s*+(?:\+|\.{1,2}|<>|&)\s*+(['\"])((?:(?!\3)[^\\\n])*)\3")
+MAX_FOLDS = 20
+ESCAPED = re.compile(r"\\\\|\\(?:x\{?([2-7][0-9a-fA-F])\}?|u\{?00([2-7][0-9a-fA-F])\}?|([01][0-7]{2}))")
+PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 -_./~|*")
+
+
+def unescaped(match: re.Match[str]) -> str:
+    """The letter that an escape stands for; signs that could end a string stay escaped."""
+    if match[0] == "\\\\":
+        return match[0]
+    letter = chr(int(match[3], 8) if match[3] else int(match[1] or match[2], 16))
+    return letter if letter in PLAIN else match[0]
+
+
+def folded(code: str, home: str) -> str:
+    """The code with the home folder in its place, letters as such, and strings that it joins written as one."""
+    if "\\" in code:
+        code = ESCAPED.sub(unescaped, code)
+    if "home" in code.lower() or "~" in code:
+        pieces, at = [], 0
+        for found in HOME_FOLDER.finditer(code):
+            # Inside a string it is text; elsewhere it is a string itself.
+            quotes = (code.count('"', 0, found.start()) % 2) or (code[found.start() - 1 : found.start()] in ("{", "/"))
+            pieces += [code[at : found.start()], home if quotes else f'"{home}"']
+            at = found.end()
+        code = "".join([*pieces, code[at:]])
+    for _ in range(MAX_FOLDS):
+        joined = JOINED.sub(r"\1\2\4\1", code)
+        if joined == code:
+            break
+        code = joined
+    return code
 
 
 def _run_commands(runner: Runner, language: str, code: str, call: CommandCall, site: CommandLocation) -> bool:
@@ -220,7 +270,7 @@ def _run_commands(runner: Runner, language: str, code: str, call: CommandCall, s
     return ran
 
 
-BARE_SHELL = re.compile(r"\s*(?:exec\s+)?(?:/\S*/)?(?:ba|z|da|k|c|tc|fi|a)?sh(?:\s+-[ilp]+)*[\s0-9<>&]*$")
+BARE_SHELL = re.compile(r"\s*(?:exec\s+)?(?:/\S*/)?(?:ba|z|da|k|c|tc|fi|a)?sh(?:\s+-[ilps]+)*[\s0-9<>&]*$")
 
 
 def run_from_code(runner: Runner, text: str, call: CommandCall, site: CommandLocation) -> None:
@@ -296,8 +346,11 @@ def quoted(code: str, opening: re.Pattern[str], endings: Endings) -> Iterator[st
         at = closed.end() if closed is not None else found.start() + 1
 
 
+LINE_ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
+
+
 def _unquote(text: str) -> str:
-    return re.sub(r"\\(.)", r"\1", text)
+    return re.sub(r"\\(.)", lambda match: LINE_ESCAPES.get(match[1], match[1]), text, flags=re.DOTALL)
 
 
 def _judge_files(runner: Runner, code: str, call: CommandCall, site: CommandLocation) -> None:

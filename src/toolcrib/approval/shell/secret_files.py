@@ -285,3 +285,37 @@ def finds_secrets(call: CommandCall, roots: list[ExpandedWord]) -> bool:
         return False
     wanted = [name for before, name in tests if before not in ("!", "-not")]
     return not wanted or any(may_name_secret(name) for name in wanted)
+
+
+PATH_IN_TEXT = re.compile(r"(?:~|\$HOME|\$\{HOME\}|\$ENV\{HOME\})?/[\w.@+*-][\w./@+*-]*")
+QUOTES_TEXT = name_set(
+    "echo printf grep egrep fgrep rg ag ack gh glab git logger notify-send say jira toolcrib hermes ssh docker podman "
+    "kubectl : true export declare local readonly typeset alias trap sh bash zsh dash ksh cat tee test [ [[ llm "
+    "python python2 python3 pypy pypy3"
+)
+"""Programs whose words are texts, or are judged as commands elsewhere."""
+
+
+def secret_in_text(call: CommandCall) -> str:
+    """A secret that is named inside a longer word, or in the commands on a program's input; otherwise empty."""
+    if call.program in QUOTES_TEXT:
+        return ""
+    texts = [word.text for word in call.words if COMPOUND.search(word.text, 0, max(0, word.text.rfind("/")))]
+    if call.stdin is not None and call.stdin.text and call.program not in READS_TEXT:
+        texts.append(call.stdin.text)
+    for text in texts:
+        for found in PATH_IN_TEXT.finditer(text[:4096]):
+            path = HOME_IN_TEXT.sub(call.state.home, found.group())
+            if is_secret(path) and not is_workspace(path, call.state):
+                return path
+    return ""
+
+
+COMPOUND = re.compile(r"[\s('\"=:,]")
+HOME_IN_TEXT = re.compile(r"^(?:~|\$HOME|\$\{HOME\}|\$ENV\{HOME\})(?=/)")
+READS_TEXT = name_set(
+    "tac less more head tail bat nl strings xxd od hexdump base64 base32 awk gawk sed cut sort uniq jq yq cp mv tar "
+    "zip gzip bzip2 xz dd diff comm paste rsync scp sftp cpio pr fold column openssl gpg age pbcopy xclip xsel wl-copy "
+    "wc md5sum sha256sum sponge read mapfile readarray xargs curl wget nc ncat http https mail mailx while tr rev iconv"
+)
+"""Programs to which their input is data."""

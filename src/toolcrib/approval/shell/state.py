@@ -57,7 +57,7 @@ class ShellState(msgspec.Struct):
     """The standard input that `exec <file` set for the following commands; not copied to a new state."""
 
     own: tuple[str, ...] = ()
-    """Files and folders of toolcrib itself, wherever its home is."""
+    """Files and folders of toolcrib, wherever its home is, and the address of its server (`//localhost:PORT`)."""
 
     stack: tuple[str, ...] = ()
     """The directories that `pushd` left and `popd` goes back to."""

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from toolcrib.config.environment import child_environment
 from toolcrib.core.environments import BackendPath, BackendStatus, EngineProcess, Leftover, OnOutput, TerminalSize
 from toolcrib.core.errors import EnvironmentFailed, EnvironmentGone
-from toolcrib.environments.backend import Backend, EnvironmentRequest
+from toolcrib.environments.backend import Backend, EnvironmentRequest, writable_sources
 from toolcrib.environments.containers import (
     PROBE_SECONDS,
     ROOT_CAPABILITIES,
@@ -582,5 +582,8 @@ BACKEND = Backend(
     remove=lambda leftover, request: remove(leftover, *_client_options(request)),
     is_self_contained=lambda spec, section: (
         not (section.volumes or section.extra_args or dict(spec.options).get("workspace"))
+    ),
+    host_folders=lambda spec, section: tuple(
+        filter(None, (dict(spec.options).get("workspace", ""), *writable_sources(section.volumes)))
     ),
 )

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from toolcrib.config.environment import child_environment
 from toolcrib.core.environments import BackendPath, BackendStatus, EngineProcess, Leftover, OnOutput, TerminalSize
 from toolcrib.core.errors import EnvironmentFailed, EnvironmentGone
-from toolcrib.environments.backend import Backend, EnvironmentRequest
+from toolcrib.environments.backend import Backend, EnvironmentRequest, writable_sources
 from toolcrib.environments.containers import (
     PROBE_SECONDS,
     ROOT_CAPABILITIES,
@@ -353,4 +353,5 @@ BACKEND = Backend(
     leftovers=lambda request: leftovers(*_client_options(request)),
     remove=lambda leftover, request: remove(leftover, *_client_options(request)),
     is_self_contained=lambda _, section: not (section.binds or section.extra_args),
+    host_folders=lambda _, section: writable_sources(section.binds),
 )

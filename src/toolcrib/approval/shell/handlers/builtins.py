@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from toolcrib.approval.shell.assignments import REFERENCE, REFERRING
+from toolcrib.approval.shell.command_options import SENDS_ON
 from toolcrib.approval.shell.expansion import ASSIGNMENT, previous_directory
 from toolcrib.approval.shell.judge import STANDARD_INPUT
 from toolcrib.approval.shell.model import ANYTHING, NOTHING, UNKNOWN, ExpandedWord, Origin, StreamData, name_set
 from toolcrib.approval.shell.options import parse_arguments
 from toolcrib.approval.shell.outputs import literal_output
 from toolcrib.approval.shell.paths import reached, resolve
+from toolcrib.approval.shell.rules import BY_PROGRAM
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import CommandLocation, Handler, Runner
 from toolcrib.approval.shell.state import ShellState
@@ -169,7 +171,10 @@ def source_of_lines(call: CommandCall, descriptor: ExpandedWord | None) -> Strea
 def map_file(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData:
     arguments = parse_arguments(call.words, frozenset({"-d", "-n", "-O", "-s", "-u", "-C", "-c"}))
     for hook in arguments.values("-C"):
-        runner.run_text(hook.text, call.state.copy(), None, site)
+        # The shell adds the number and the line to it.
+        runner.run_text(f"{hook.text} 0 {UNKNOWN}", call.state.copy(), None, site)
+        if re.search(r"\b(?:(?:ba|z|da|k)?sh\s+-\w*c|eval|source|\.)\s*$", hook.text):
+            runner.report("unknown_code", "runs every line that it reads", site)
     name = arguments.operands[0].text if arguments.operands else "MAPFILE"
     data = source_of_lines(call, arguments.value("-u"))
     text = data.text if data is not None else None
@@ -259,6 +264,8 @@ def trap(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData
     words = [word for word in call.words if word.text not in ("--", "-p", "-l")]
     if len(words) > 1 and words[0].text not in ("-", ""):
         runner.run_text(words[0].text, call.state.copy(), None, site)
+        if SENDS_ON.search(words[0].text) and any(word.text in ("DEBUG", "RETURN") for word in words[1:]):
+            runner.report("exfiltration", "sends something with every command that runs", site)
     return NOTHING
 
 
@@ -322,6 +329,21 @@ def judge_function_name(runner: Runner, name: str, text: str, site: CommandLocat
     wraps = re.fullmatch(rf"(?:\w+=\S*\s+)*(?:command|builtin)?\s*{re.escape(name)}\b[^;&|\n]*", body) is not None
     if name in TRUSTED_NAMES and not wraps:
         runner.report("unknown_code", f"makes the name {name!r} run something else first", site)
+    judge_hidden_sender(runner, name, body, site)
+
+
+def judge_hidden_sender(runner: Runner, name: str, text: str, site: CommandLocation) -> None:
+    """Report a function or an alias that makes a well-known program send something each time somebody calls it."""
+    sender = SENDS_ON.search(text) if name in BY_PROGRAM or name in EVERYDAY else None
+    if sender is not None and name not in SENDING:
+        runner.report("exfiltration", f"makes the name {name!r} call {sender.group()} as well", site)
+
+
+SENDING = name_set("curl wget nc ncat netcat socat telnet ftp sendmail ssh scp rsync http https")
+EVERYDAY = name_set(
+    "ls cd cat pwd echo export history exit source make man less vim vi nano emacs code python python3 node grep find "
+    "test which clear top cp mv mkdir touch head tail"
+)
 
 
 def judge_alias_name(runner: Runner, name: str, text: str, site: CommandLocation) -> None:
@@ -331,6 +353,7 @@ def judge_alias_name(runner: Runner, name: str, text: str, site: CommandLocation
         rf"\s*(?:/(?:usr/|opt/)?(?:[\w.-]+/)*)?{re.escape(name)}(?:\s[^;&|`$<>]*)?", text
     ):
         runner.report("unknown_code", f"makes the name {name!r} run something else first", site)
+    judge_hidden_sender(runner, name, text, site)
     if program != name and program in DANGEROUS_BY_ARGUMENTS:
         runner.report("unknown_code", f"makes the name {name!r} run {program}", site)
 

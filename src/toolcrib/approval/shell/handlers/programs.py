@@ -10,6 +10,7 @@ from toolcrib.approval.shell.judge import judge_write
 from toolcrib.approval.shell.model import ANYTHING, UNKNOWN, ExpandedWord, Origin, StreamData
 from toolcrib.approval.shell.options import option_values
 from toolcrib.approval.shell.paths import is_private, is_secret, place, resolve
+from toolcrib.approval.shell.planted_code import judge_planted
 from toolcrib.approval.shell.python_code import judge_python
 from toolcrib.approval.shell.rules import BY_PROGRAM
 from toolcrib.approval.shell.rules.base import CommandCall
@@ -80,7 +81,7 @@ USUAL_HOST = re.compile(
 
 
 def is_new_remote(name: str, call: CommandCall) -> bool:
-    return "remote " + name in call.state.aliases or bool(re.match(r"(?:https?|git|ssh)://", name))
+    return "remote " + name in call.state.aliases or bool(re.match(r"(?:https?|git|ssh)://|[\w.-]+@[\w.-]+:", name))
 
 
 def framework_shell(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
@@ -230,6 +231,7 @@ def copy_data(runner: Runner, call: CommandCall, site: CommandLocation) -> Strea
             data = StreamData(None, Origin.PRIVATE | Origin.FILE)
         if data is not None:
             call.state.files[resolve(operands[1], call.state)] = data
+            judge_planted(runner, resolve(operands[1], call.state), data, call.state, site)
     if call.program == "ln" or call.arguments.has("-s", "-l", "--symbolic-link", "--link"):
         make_links(runner, call, site)
     elif call.state.links and len(operands) == 2:
@@ -263,9 +265,10 @@ def make_links(runner: Runner, call: CommandCall, site: CommandLocation) -> None
             runner.report("system_config", f"makes a link to {shown}, which is protected", site, paths=(target,))
 
 
-def tee(_runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamData | None:
+def tee(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     for each in call.arguments.operands:
         if call.stdin is not None:
+            judge_planted(runner, resolve(each, call.state), call.stdin, call.state, site)
             call.state.files[resolve(each, call.state)] = call.stdin
     return call.stdin
 
@@ -317,7 +320,7 @@ HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(("curl", "wget", "aria2c"), download),
     **dict.fromkeys(("cp", "mv", "install", "ln"), copy_data),
     **dict.fromkeys(("mail", "mailx", "s-nail"), mail_reader),
-    "tee": tee,
+    **dict.fromkeys(("tee", "sponge"), tee),
     "split": splitter,
     "husky": hook_manager,
     "m4": macro_processor,

@@ -291,6 +291,10 @@ def run_lines(runner: Runner, call: CommandCall, site: CommandLocation) -> Strea
 def run_joined(runner: Runner, words: list[ExpandedWord], call: CommandCall, site: CommandLocation) -> StreamData:
     if call.program == "parallel":
         texts = [word.text for word in words]
+        if any(word.text in ("--pipe", "--pipepart", "--pipe-part", "--spreadstdin") for word in call.words):
+            # Each command gets a part of the input; what is in a file is nobody's to see.
+            data = call.stdin if call.stdin is not None and call.stdin.text is not None else ANYTHING
+            return runner.run_text(" ".join(texts), call.state, data, site)
         inputs = next((at for at, text in enumerate(texts) if text in (":::", "::::", ":::+")), len(texts))
         given = (
             [field.text for field in words[inputs + 1 :]]

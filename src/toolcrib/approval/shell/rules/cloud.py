@@ -63,9 +63,8 @@ def aws_storage(call: CommandCall) -> bool:
         or (verb == "sync" and "--delete" in flags)
         or (verb == "mv" and "--recursive" in flags)
         or any(
-            value is not None and value.text.startswith("public-read")
-            for name, value in call.arguments.options
-            if name == "--acl"
+            word.text.startswith("--acl=public-") or (before.text == "--acl" and word.text.startswith("public-"))
+            for before, word in zip([*call.words[:1], *call.words], call.words, strict=False)
         )
     )
 

@@ -45,6 +45,13 @@ def mounts_protected(call: CommandCall) -> bool:
     return False
 
 
+OPENS_HOST = re.compile(
+    r"--(?:pid|userns|ipc|uts|cgroupns)[= ]host\b"
+    r"|--cap-add(?:[= ](?:ALL|(?:CAP_)?(?:SYS_\w+|DAC_READ_SEARCH|NET_RAW|BPF)))?(?: |$)"
+    r"|--security-opt[= ]\S*(?:unconfined|disable)"
+    r"|--device[= ]/dev/(?:[hsv]d|nvme|mem|kmem|mapper|dm-|disk|loop|fuse|port)"
+)
+"""Options that take away what separates a container from its host."""
 MOUNT = re.compile(r"--(?:volume|mount)=")
 MOUNT_SOURCE = re.compile(r"(?:^|,)(?:source|src)=([^,]+)")
 READ_ONLY = re.compile(r":(?:\w+,)*ro(?:,|$)|(?:^|,)(?:readonly|ro)(?:=true|=1)?(?:,|$)")
@@ -154,10 +161,8 @@ RULES = (
     Rule(
         "docker podman nerdctl",
         "run|create",
-        reason="gives a container the host's processes or network",
-        where=lambda call: any(
-            re.match(r"--(?:pid|userns|ipc|uts)=host|--cap-add=?(?:ALL|SYS_ADMIN)?$", word.text) for word in call.words
-        ),
+        reason="gives a container the host's processes, devices or rights",
+        where=lambda call: bool(OPENS_HOST.search(" ".join(word.text for word in call.words[:200]))),
         yes="docker run --pid=host alpine",
         no="docker run alpine",
     ),

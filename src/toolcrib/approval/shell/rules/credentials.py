@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from toolcrib.approval.shell.model import Origin
+from toolcrib.approval.shell.options import option_values
 from toolcrib.approval.shell.rules.base import CommandCall, DangerClass, Rule, after_sub, operands_at_least
 
 DANGERS = (
@@ -51,6 +53,17 @@ def settings_on_input(call: CommandCall) -> bool:
         return False
     text = call.stdin.text if call.stdin is not None else None
     return text is None or CURL_FILES.search(text) is not None
+
+
+def replaces_key(call: CommandCall) -> bool:
+    """A key written over what is there: to a file that is no key, or with the question about it answered."""
+    if any(re.match(r"-[lyBFHRiecpL]", word.text) for word in call.words):
+        return False
+    target = next((value.text for value in option_values(call.words, ("-f",))), "")
+    answered = call.stdin is not None and (
+        call.stdin.origin & Origin.ENDLESS or (call.stdin.text or "")[:1] in ("y", "Y")
+    )
+    return "/.ssh/" in target and bool(answered or re.search(r"/(?:authorized_keys2?|config|known_hosts|rc)$", target))
 
 
 def exports_private(call: CommandCall) -> bool:
@@ -345,11 +358,19 @@ RULES = (
     ),
     Rule(
         "heroku",
-        "auth:token",
-        reason="prints an access token",
+        "auth:token|config:get|pg:credentials|pg:credentials:url|redis:credentials",
+        reason="prints an access token or a password",
         key="credential",
         yes="heroku auth:token",
         no="heroku apps",
+    ),
+    Rule(
+        "age rage minisign",
+        reason="prints what was encrypted",
+        flags="-d --decrypt",
+        key="credential",
+        yes="age -d -i key.txt s.age",
+        no="age -r age1x -o s.age s",
     ),
     Rule(
         "doppler infisical",
@@ -362,7 +383,7 @@ RULES = (
     ),
     Rule(
         "git",
-        "credential fill",
+        "credential|credential-cache|credential-store|credential-manager|credential-osxkeychain fill|get",
         reason="prints a password",
         key="credential",
         yes="git credential fill",
@@ -410,6 +431,14 @@ RULES = (
         key="credential",
         yes="ssh-keygen -p -N '' -f k",
         no="ssh-keygen -l -f k",
+    ),
+    Rule(
+        "ssh-keygen",
+        reason="replaces a key or a file that ssh trusts",
+        where=replaces_key,
+        key="credential",
+        yes="ssh-keygen -f ~/.ssh/authorized_keys -N ''",
+        no="ssh-keygen -t ed25519 -f ~/.ssh/id_new -N ''",
     ),
     Rule(
         "gdb gcore procdump",

@@ -20,7 +20,6 @@ DANGERS = (
 
 CHANGES = "would change what this session or a later one is allowed to do"
 COPY = re.compile(r"(?:^|/)bin/(?:toolcrib|hermes)$")
-FOUND = re.compile(r"\b(?:which|command|type|whereis)\b")
 EFFECTIVE_TOOLS = frozenset(
     "terminal process execute_code write_file patch memory skill_manage cronjob delegate_task send_message".split()  # noqa: SIM905
 )
@@ -57,10 +56,7 @@ def is_no_command_of_ours(call: CommandCall) -> bool:
 
 def copies_us(call: CommandCall) -> bool:
     """Under another name the program would not be recognised."""
-    copied = [word.text for word in call.arguments.operands[:-1]]
-    # What `which` finds is shown without its folder.
-    found = FOUND.search(call.text) is not None and not OWN_PROGRAMS.isdisjoint(copied)
-    return found or any(COPY.search(text) for text in copied)
+    return any(COPY.search(word.text) for word in call.arguments.operands[:-1])
 
 
 def raises_lock_limit(call: CommandCall) -> bool:

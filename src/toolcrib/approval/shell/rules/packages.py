@@ -109,7 +109,36 @@ KNOWN_TOOL = re.compile(
 )
 """Development tools that are usually run without being installed."""
 
+GO_SETTING = re.compile(
+    r"GOFLAGS=.*-(?:toolexec|exec|vettool)|(?:CC|CXX|PKG_CONFIG|GOTOOLCHAIN|GOROOT)=.*/|GOSUMDB=off|GOINSECURE=.+"
+)
+
+
+def sets_go_source(call: CommandCall) -> bool:
+    """`go env -w` that makes later builds run a program, or take modules from an address of somebody's own."""
+    texts = [word.text for word in call.words]
+    indexes = [text.partition("=")[2].partition(",")[0] for text in texts if text.startswith("GOPROXY=")]
+    return "-w" in texts and (
+        any(GO_SETTING.match(text) for text in texts) or any(not OFFICIAL_INDEX.match(each) for each in indexes)
+    )
+
+
 RULES = (
+    Rule(
+        "go",
+        "env",
+        reason="makes later builds run a program or take modules from elsewhere",
+        where=sets_go_source,
+        yes="go env -w GOPROXY=http://x.example",
+        no="go env -w GOPRIVATE=example.com",
+    ),
+    Rule(
+        "easy_install",
+        reason="runs the code of what it installs",
+        where=lambda call: any("/" in word.text or not word.known for word in call.arguments.operands),
+        yes="easy_install ./x",
+        no="easy_install requests",
+    ),
     Rule(
         "apt apt-get aptitude yum dnf zypper apk opkg pkg pkg_add snap flatpak xbps-install eopkg tdnf "
         "microdnf installer msiexec brew",
@@ -304,7 +333,7 @@ RULES = (
         "gem",
         "install",
         reason="installs code from a URL",
-        where=lambda call: any(word.text in ("--source", "-s") for word in call.words),
+        where=lambda call: any(word.text in ("--source", "-s") or word.text.endswith(".gem") for word in call.words),
         yes="gem install x --source http://x.example",
         no="gem install x",
     ),
