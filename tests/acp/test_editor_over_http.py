@@ -147,7 +147,7 @@ async def test_a_token_without_the_scope_to_approve_cannot_approve_elsewhere_eit
 
 
 async def test_a_revoked_token_ends_the_connection_and_its_run(home: Path) -> None:
-    """At the next message of either side: what was let in once is not let in for ever."""
+    """What was let in once is not let in for ever."""
     async with serving(home, [calls("wait", {}), "Done."], WITH_EDITORS) as served:
         token = served.server.tokens.create("guest", ["chat"])
         editor = TestEditor()
@@ -156,10 +156,11 @@ async def test_a_revoked_token_ends_the_connection_and_its_run(home: Path) -> No
             asking = asyncio.ensure_future(open.ask(session.session_id))
             await editor.until(lambda: editor.of("tool_call"))
             served.server.tokens.revoke("guest")
+            # Either the answer that it was cancelled still gets through, or the connection ended before.
+            await asyncio.wait([asking])
             with pytest.raises(ConnectionError):
                 await open.conn.list_sessions()
-            with pytest.raises(ConnectionError):
-                await asking
+            assert asking.exception() is not None or asking.result().stop_reason == "cancelled"
         async with asyncio.timeout(LIMIT_SECONDS):
             while served.server.runs.working:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
