@@ -7,7 +7,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -186,6 +186,9 @@ class AccessMiddleware:
         with self._opened(headers, "GET", identity) as request:
             left = {"type": "websocket.disconnect", "code": 1008}
             await self._app({**scope, IDENTITY: identity}, lambda: request.message(receive, None, left), send)
+            if request.is_revoked():
+                with suppress(OSError):  # The client may have left in the same moment.
+                    await send({"type": "websocket.close", "code": 1008})
 
     @contextmanager
     def _opened(self, headers: Headers, method: str, identity: TokenIdentity | None) -> Iterator[OpenRequest]:
