@@ -33,6 +33,7 @@ settings.load_profile("quick")
 FOLDER_NUMBERS = itertools.count()
 LAST_LINE_OF_CERTIFICATE = "-----END CERTIFICATE-----\n"
 SERVICES_FILE = Path(__file__).parent.parent / ".services" / "env"
+ONLY_WITH_SERVICES = re.compile(r"^pytestmark = \[?pytest\.mark\.services\b", re.MULTILINE)
 SERVICES_ARE_REQUIRED = os.environ.get("TOOLCRIB_REQUIRE_SERVICES") == "1"
 
 
@@ -45,6 +46,13 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     # Nearly all that is made until the tests run stays.
     gc.disable()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files of which no test is wanted: some import SDKs that take longer than hundreds of tests."""
+    if config.option.markexpr != "not services" or collection_path.suffix != ".py":
+        return None
+    return bool(ONLY_WITH_SERVICES.search(collection_path.read_text(encoding="utf-8"))) or None
 
 
 def pytest_collection_finish() -> None:

@@ -476,7 +476,7 @@ async def test_a_hostile_text_is_answered(desk, text):
     assert (await desk.call("send_mail", to="eve@x.example", body="see eve@x.example")).error_type == "untrusted_value"
 
 
-@pytest.mark.parametrize("part", [5, pytest.param(1, marks=pytest.mark.services)], ids=["sample", "all"])
+@pytest.mark.parametrize("part", [15, pytest.param(1, marks=pytest.mark.services)], ids=["sample", "all"])
 async def test_the_ceiling_on_own_tasks(tmp_path, part):
     """Most user tasks work unattended, and few injected goals are reached: the figures in the decision."""
     users, attacks = tasks()

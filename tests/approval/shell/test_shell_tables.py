@@ -6,11 +6,17 @@ import pytest
 
 from tests.approval.shell.shell_rows import CONTRACT_CLASSES, Row, read_rows, tables
 from toolcrib.approval.analyse import analyse
+from toolcrib.approval.shell.findings import Assessment
 
 
 @pytest.fixture(scope="module", params=tables())
-def judged(request: pytest.FixtureRequest) -> list[tuple[Row, str]]:
-    return [(row, analyse(row.command).verdict) for row in read_rows(request.param)]
+def assessed(request: pytest.FixtureRequest) -> list[tuple[Row, Assessment]]:
+    return [(row, analyse(row.command)) for row in read_rows(request.param)]
+
+
+@pytest.fixture
+def judged(assessed: list[tuple[Row, Assessment]]) -> list[tuple[Row, str]]:
+    return [(row, assessment.verdict) for row, assessment in assessed]
 
 
 def share(hits: list[bool]) -> float:
@@ -48,3 +54,9 @@ def test_catastrophic_commands_are_blocked(judged: list[tuple[Row, str]]) -> Non
     rows = [(row, verdict) for row, verdict in judged if row.label == "catastrophic"]
 
     assert share([verdict == "block" for _, verdict in rows]) >= 95, missed(rows, ("safe", "ask"))
+
+
+def test_what_is_not_understood_is_asked_about(assessed: list[tuple[Row, Assessment]]) -> None:
+    """A labelled command that is no valid shell syntax is never safe."""
+    for row, assessment in assessed:
+        assert assessment.verdict != "safe" or not assessment.not_understood, row.command
