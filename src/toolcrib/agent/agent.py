@@ -14,7 +14,7 @@ from typing import Any, Self
 import msgspec
 
 from toolcrib.agent.compress import compress
-from toolcrib.agent.conversation import Conversation, restore_provenance
+from toolcrib.agent.conversation import Conversation, estimate_text_tokens, restore_provenance
 from toolcrib.agent.delegate import DelegatedTask
 from toolcrib.agent.events import AnyEvent, Compressed, OnEvent, RunResult, stream_events
 from toolcrib.agent.hooks import fire
@@ -174,6 +174,10 @@ class Agent:
     @property
     def context_tokens(self) -> int:
         """How many tokens the next request takes, about."""
+        if not self.conversation.fixed_tokens and self.messages:
+            # A resumed session, which has sent nothing yet.
+            offered = self.tool_selection.current(self.profile, self._provider.dialect, "", mode=self.mode)
+            self.conversation.fixed_tokens = estimate_text_tokens(self.system_prompt) + offered.tokens
         return self.conversation.tokens
 
     @property

@@ -222,6 +222,7 @@ class Workspace:
                         is_rule = entry.name == GIT and folder in self._rules.keys() - self._nested - {b""}
                         scan.has_new_rules |= is_rule
                         continue
+                    ignored.pop(path, None)
                 try:
                     about = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:

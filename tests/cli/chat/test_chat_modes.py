@@ -94,12 +94,16 @@ def test_plan_mode_changes_nothing_until_the_plan_is_accepted(home: Path) -> Non
 
 
 def test_the_status_line_counts_what_each_request_carries(home: Path) -> None:
-    """The system prompt and the tools fill the context too, also when the model does not report its tokens."""
+    """The system prompt and the tools fill the context too, when the model reports no tokens or none yet."""
     with ChatProgram(make_home(home, [{"say": "Hello."}])) as chat:
         chat.wait_idle()
         chat.enter("hi")
         chat.wait_for("Hello.")
         chat.wait_until(lambda _: "k tokens (" in status_line(chat), "thousands of tokens")
+        chat.leave()
+    with ChatProgram(home, "chat", "--continue") as chat:
+        chat.wait_idle()
+        assert "k tokens (" in status_line(chat)
 
 
 def test_the_checklist_does_not_stand_between_a_question_and_its_answers(home: Path) -> None:
