@@ -162,6 +162,23 @@ async def test_a_command_is_edited_before_it_runs(home: Path, folder: Path) -> N
     assert not (folder / "old").exists()
 
 
+async def test_an_edit_that_is_dangerous_in_another_way_is_asked_about_again(home: Path, folder: Path) -> None:
+    """The approval of one place is none of another; the second card shows what was typed."""
+    (folder.parent / "other").mkdir()
+    async with page_server(home, folder, [says("", REMOVE), "I left it alone."]) as server:
+        page = await server.open()
+        await ask(page, "Clean up.")
+        await approval(page).get_by_role("button", name="Edit").click()
+        await approval(page).get_by_label("Run this instead").fill("rm -rf ../other")
+        await approval(page).get_by_role("button", name="Allow once").click()
+        again = approval(page).filter(has_text="rm -rf ../other")
+        await again.get_by_role("button", name="Deny").click()
+        await expect(page.get_by_text("I left it alone.")).to_be_visible()
+
+    assert (folder / "build").is_dir()
+    assert (folder.parent / "other").is_dir()
+
+
 async def test_a_reload_in_the_middle_loses_and_doubles_nothing(home: Path, folder: Path) -> None:
     """The page shows the same conversation after a reload: while it streams, while it waits, and when it is done."""
     words = " ".join(f"word{n}" for n in range(120))

@@ -158,7 +158,7 @@ def test_shift_tab_goes_through_the_modes_also_while_the_agent_works(home: Path)
 
 
 def test_the_command_can_be_edited_before_it_runs(home: Path) -> None:
-    """It runs as the person wrote it, the model is told, and what is dangerous in another way is asked about again."""
+    """It runs as the person wrote it, and the model is told."""
     work = home.parent / "work"
     (work / "build").mkdir(parents=True)
     (work / "keep").mkdir()
@@ -175,6 +175,28 @@ def test_the_command_can_be_edited_before_it_runs(home: Path) -> None:
 
     assert [one.name for one in work.iterdir()] == ["keep"]
     assert "The user changed the command before it ran, to: rm -rf build]" in session_text(home)
+
+
+def test_an_edited_command_is_judged_anew(home: Path) -> None:
+    """What is dangerous in another place is asked about again, and runs only if that is allowed, too."""
+    work = home.parent / "work"
+    for folder in (work / "build", home.parent / "other"):
+        folder.mkdir(parents=True)
+    steps = [{"call": "terminal", "arguments": {"command": "rm -rf build"}}, {"say": "All done."}]
+    with ChatProgram(make_home(home, steps)) as chat:
+        chat.wait_idle()
+        chat.enter("go")
+        chat.wait_for_question()
+        chat.type("c")
+        chat.wait_until(lambda text: text.rstrip().endswith("> rm -rf build"), "the command to edit")
+        chat.type("\x7f" * len("build") + "../other" + ENTER)
+        chat.wait_until(lambda text: "rm -rf ../other" in text.rpartition("[n] No")[0], "the second question")
+        chat.wait_for_question()
+        chat.type("n")
+        chat.wait_for("All done.")
+
+    assert (home.parent / "other").is_dir()
+    assert (work / "build").is_dir()
 
 
 def test_the_status_line_says_what_matters_and_drops_from_the_right(home: Path) -> None:
