@@ -220,6 +220,14 @@ async def started(editor: TestEditor, folder: Path, **offered: bool) -> AsyncIte
     check_transcript(editor.messages)
 
 
+def is_running(pid: int) -> bool:
+    """Whether a process is alive; one that nobody has waited for is not."""
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
 def check_transcript(messages: Iterable[dict[str, Any]]) -> int:
     """Every message against the definition that the published schema has for it; returns how many were checked."""
     asked: dict[tuple[str, Any], str] = {}

@@ -33,14 +33,80 @@ def test_settings_are_added_to_what_is_there(tmp_path: Path, editor: str, file: 
     )
 
 
-@pytest.mark.parametrize("text", ['{\n  // mine\n  "theme": "One",\n}', "[]", '{"agent_servers": 5}'])
-def test_settings_that_we_cannot_keep_are_left_alone(tmp_path: Path, text: str) -> None:
+COMMENTED = """\
+// Zed settings, see https://zed.dev/docs
+{
+  "theme": "One", // not "agent_servers": {}
+  /* "agent_servers": {"old": 1}, */
+  "path": "C:\\\\ // no comment \\"",
+  "languages": [1, 2,],
+}
+"""
+WITH_SERVERS = """\
+{
+  "agent_servers": {
+    // mine
+    "other": {"command": "x",},
+  },
+}"""
+
+
+@pytest.fixture
+def zed(tmp_path: Path) -> Path:
     target = tmp_path / ".config/zed/settings.json"
     target.parent.mkdir(parents=True)
-    target.write_text(text)
+    return target
+
+
+@pytest.mark.parametrize("text", [COMMENTED, WITH_SERVERS, COMMENTED.replace("\n", "\r\n"), f"\ufeff{COMMENTED}"])
+def test_comments_and_commas_of_the_person_are_kept(tmp_path: Path, zed: Path, text: str) -> None:
+    """Every line that was there still is; the file as it was is beside it, and a second time changes nothing."""
+    zed.write_bytes(text.encode())
+    assert "settings.json.toolcrib.bak" in write_settings(settings_for("zed", tmp_path))
+    written = zed.read_bytes().decode()
+    assert [line for line in text.splitlines() if line in written.splitlines()] == text.splitlines()
+    assert written.count('"toolcrib": {') == 1
+    assert ("\r\n" in written) == ("\r\n" in text)
+    backup = zed.with_name("settings.json.toolcrib.bak")
+    assert backup.read_bytes() == text.encode()
+    assert "already" in write_settings(settings_for("zed", tmp_path))
+    assert zed.read_bytes().decode() == written
+    assert backup.read_bytes() == text.encode()
+
+
+def test_an_older_entry_is_replaced_where_it_is(tmp_path: Path, zed: Path) -> None:
+    zed.write_text('{\n  "agent_servers": {\n    "toolcrib": {"command": "/old", "args": []}, // ours\n  }\n}\n')
+    write_settings(settings_for("zed", tmp_path))
+    written = zed.read_text()
+    assert "/old" not in written
+    assert ", // ours" in written
+
+
+@pytest.mark.parametrize("text", ["", "\n", "// nothing yet\n", "{}"])
+def test_a_file_without_settings_gets_them(tmp_path: Path, zed: Path, text: str) -> None:
+    zed.write_text(text)
+    write_settings(settings_for("zed", tmp_path))
+    written = zed.read_text()
+    assert text.strip("{}\n") in written
+    assert json.loads(written.removeprefix("// nothing yet\n"))["agent_servers"].keys() == {"toolcrib"}
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", '{"agent_servers": 5}', '{"theme": "One"', '{"a": 1} trailing', '{"a" 1}', "{'a': 1}", "/* {}"]
+)
+def test_settings_that_we_cannot_read_are_left_alone(tmp_path: Path, zed: Path, text: str) -> None:
+    zed.write_text(text)
     with pytest.raises(UsageError, match="--write"):
         write_settings(settings_for("zed", tmp_path))
-    assert target.read_text() == text
+    assert zed.read_text() == text
+    assert [one.name for one in zed.parent.iterdir() if not one.name.startswith(".")] == ["settings.json"]
+
+
+def test_settings_that_are_not_text_are_left_alone(tmp_path: Path, zed: Path) -> None:
+    zed.write_bytes(b'{"theme": "\xff"}')
+    with pytest.raises(UsageError, match="--write"):
+        write_settings(settings_for("zed", tmp_path))
+    assert zed.read_bytes() == b'{"theme": "\xff"}'
 
 
 def test_the_settings_of_neovim_are_a_program(tmp_path: Path) -> None:

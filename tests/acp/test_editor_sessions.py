@@ -38,7 +38,8 @@ async def test_a_turn_shows_text_plan_calls_usage_and_title(home: Path, tmp_path
             ("echo one; sleep 0.6; echo two", "execute", "in_progress"),
         ]
         assert [entry.content for entry in editor.of("plan")[0].entries] == ["look"]
-        live, done = editor.of("tool_call_update")[-2:]
+        updates = editor.of("tool_call_update")
+        live, done = next(one for one in updates if one.status is None), updates[-1]
         assert live.content[0].content.text == "```\none\n```"
         assert (done.status, done.content[0].content.text) == ("completed", "```\none\ntwo\n```")
         usage = editor.of("usage_update")[-1]

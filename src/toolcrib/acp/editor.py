@@ -43,7 +43,6 @@ class EditorConnection:
         self.client = client
         self._capabilities = capabilities or ClientCapabilities()
         self._loop = asyncio.get_running_loop()
-        self._is_closed = False
 
     @property
     def reads_files(self) -> bool:
@@ -64,9 +63,6 @@ class EditorConnection:
 
     async def request(self, request: Coroutine[Any, Any, T], seconds: float) -> T:
         """The editor's answer, from any loop; raises EditorRefused for a failure, a timeout or a lost connection."""
-        if self._is_closed:
-            request.close()
-            raise EditorRefused("the editor is gone")
         future: asyncio.Future[T] = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(request, self._loop))
         try:
             async with asyncio.timeout(seconds):
@@ -78,10 +74,6 @@ class EditorConnection:
         except (ConnectionError, ValueError) as error:
             # A ValueError: its answer does not follow the protocol.
             raise EditorRefused(f"the editor is gone, or its answer is invalid: {error}") from error
-
-    def close(self) -> None:
-        """Fail all requests from now on; the connection has ended."""
-        self._is_closed = True
 
 
 class WaitingUpdate:

@@ -29,6 +29,7 @@ from toolcrib.sessions.store import SessionStore
 PLATFORM = "acp"
 """The source of the sessions that editors open."""
 LISTED = 50
+CURSOR_CHARS = 9
 
 
 class SessionHosts(Protocol):
@@ -164,11 +165,11 @@ class EditorSessions:
 
     def list(self, cwd: str | None, cursor: str | None) -> ListSessionsResponse:
         """The sessions with messages, newest first."""
-        if cursor and not cursor.isdecimal():
+        if cursor and (not cursor.isdecimal() or len(cursor) > CURSOR_CHARS):
             raise UsageError(f"the cursor {cursor!r} is not one that this list gave")
         at, folder = int(cursor or 0), os.path.normpath(cwd) if cwd else None
         found = self._hosts.store.list(
-            limit=LISTED, offset=at, cwd=folder, owner=self._hosts.owner, include_empty=False
+            limit=LISTED + 1, offset=at, cwd=folder, owner=self._hosts.owner, include_empty=False
         )
         infos = [
             SessionInfo(
@@ -177,10 +178,10 @@ class EditorSessions:
                 title=one.title or self._hosts.store.first_words(one.id) or one.id,
                 updated_at=datetime.fromtimestamp(one.updated_at, UTC).isoformat().replace("+00:00", "Z"),
             )
-            for one in found
+            for one in found[:LISTED]
             if self._hosts.may_open(one)
         ]
-        return ListSessionsResponse(sessions=infos, next_cursor=str(at + LISTED) if len(found) == LISTED else None)
+        return ListSessionsResponse(sessions=infos, next_cursor=str(at + LISTED) if len(found) > LISTED else None)
 
     async def end(self) -> None:
         """Close everything, because the editor is gone. What the agents did is in the store."""

@@ -187,7 +187,6 @@ class TerminalService:
 
     def runs_on(self, session_key: str, command: str) -> bool:
         """Whether a command of a session goes on in the background."""
-
         made = self._on_loop()
         if not made.registry.count_running():
             return False
@@ -226,8 +225,7 @@ class TerminalService:
 
     def recover(self) -> RecoveryReport:
         """End or take over what earlier processes of ours left running, once; says what was found."""
-        made = self._on_loop()
-        return self.loop.run_sync(made.recovered())
+        return self.loop.run_sync(self._on_loop().recovered())
 
     def close(self) -> None:
         """End everything that runs, and give back every environment."""
