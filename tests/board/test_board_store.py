@@ -15,8 +15,18 @@ from pathlib import Path
 import pytest
 
 from tests.fork_server import SOURCE
-from toolcrib.board.cards import BoardError, Card, UnknownBoard, UnknownCard
-from toolcrib.board.store import PERSON, BoardStore, CardFilter, CardOutcome, Worker, agent_worker
+from toolcrib.board.cards import (
+    PERSON,
+    BoardError,
+    Card,
+    CardFilter,
+    CardOutcome,
+    UnknownBoard,
+    UnknownCard,
+    Worker,
+    agent_worker,
+)
+from toolcrib.board.store import BoardStore
 
 PROCESSES = 8
 CARDS = 12

@@ -13,9 +13,9 @@ import pytest
 from tests.media.services import Asking
 from tests.media.services import content as content_of
 from tests.web.sites import serve
-from toolcrib.board.cards import Card
+from toolcrib.board.cards import PERSON, Card
 from toolcrib.board.service import open_board
-from toolcrib.board.store import PERSON, BoardStore
+from toolcrib.board.store import BoardStore
 from toolcrib.core.context import ToolContext
 from toolcrib.core.types import ToolResult, Unavailable
 from toolcrib.registry.default import registry as default_registry
@@ -191,10 +191,12 @@ async def test_only_what_a_person_wrote_is_trusted(runtime: Runtime, board: Boar
         ("kanban_complete", {"summary": ORDER}),
         ("kanban_block", {"reason": ORDER}),
         ("kanban_heartbeat", {"note": ORDER}),
+        ("kanban_create", {"title": "A", "assignee": ORDER}),
+        ("kanban_complete", {"summary": "Done", "metadata": {"next": [ORDER]}}),
     ],
 )
 async def test_orders_for_other_agents_need_a_person(
-    runtime: Runtime, answering: Answering, board: BoardStore, tool: str, arguments: dict[str, str]
+    runtime: Runtime, answering: Answering, board: BoardStore, tool: str, arguments: dict[str, Any]
 ) -> None:
     """A poisoned page that talks an agent into such a card reaches no other agent."""
     card = await make(runtime)

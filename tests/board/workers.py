@@ -12,8 +12,8 @@ import os
 import sys
 from pathlib import Path
 
-from toolcrib.board.cards import BoardError, Card
-from toolcrib.board.store import BoardStore, CardFilter, agent_worker
+from toolcrib.board.cards import BoardError, Card, CardFilter, agent_worker
+from toolcrib.board.store import BoardStore
 
 
 def take_all(home: Path) -> list[str]:

@@ -7,7 +7,8 @@ import sys
 from typing import Any
 
 from tests.cli.cli_program import Program
-from toolcrib.board.store import BoardStore, agent_worker
+from toolcrib.board.cards import agent_worker
+from toolcrib.board.store import BoardStore
 
 
 def added(toolcrib: Program, *words: str) -> str:

@@ -11,6 +11,7 @@ import msgspec
 
 from toolcrib.core.errors import ToolcribError, UnknownName
 from toolcrib.core.types import JsonObject
+from toolcrib.sessions.recorder import own_owner
 
 Status = Literal["triage", "todo", "ready", "running", "blocked", "done", "archived"]
 """`triage`: a person has to describe it first. `todo`: it waits for its parents. `ready`: anybody may take it."""
@@ -127,6 +128,57 @@ class CardDetails(msgspec.Struct, frozen=True, kw_only=True):
     comments: Sequence[Comment]
     runs: Sequence[CardRun]
     attachments: Sequence[Attachment]
+
+
+class Worker(msgspec.Struct, frozen=True, kw_only=True):
+    """Who changes a card."""
+
+    author: Author
+    name: str = ""
+    session: str = ""
+    process: str = ""
+
+    def holds(self, run: CardRun) -> bool:
+        """Whether a claim is theirs: of the same session, or, without sessions, of the same process."""
+        if self.author == "person":
+            return True
+        return run.session == self.session if self.session else run.process == self.process
+
+
+PERSON = Worker(author="person")
+
+
+def agent_worker(session: str, name: str = "") -> Worker:
+    """An agent in this process."""
+    return Worker(author="agent", name=name or "agent", session=session, process=own_owner())
+
+
+class CardFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which cards a list has."""
+
+    board: str = ""
+    """Empty means all boards."""
+    assignee: str = ""
+    status: str = ""
+    tenant: str = ""
+    include_archived: bool = False
+
+
+class CardOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker reports at the end."""
+
+    summary: str = ""
+    result: str = ""
+    metadata: JsonObject = msgspec.field(default_factory=dict)
+    created_cards: tuple[str, ...] = ()
+
+
+class FinishedCard(msgspec.Struct, frozen=True, kw_only=True):
+    card: Card
+    run: int
+    """The number of the run that ended; 0 if nobody had claimed the card."""
+    promoted: tuple[str, ...] = ()
+    """The cards that became ready because of it."""
 
 
 def require_board_name(name: str) -> str:

@@ -20,6 +20,11 @@ from toolcrib.board.cards import (
     BoardError,
     Card,
     CardDetails,
+    CardFilter,
+    CardOutcome,
+    FinishedCard,
+    Worker,
+    agent_worker,
     describe_attachment,
     describe_card,
     describe_comment,
@@ -27,15 +32,7 @@ from toolcrib.board.cards import (
     describe_whole_card,
     require_board_name,
 )
-from toolcrib.board.store import (
-    MAX_ATTACHMENT_BYTES,
-    BoardStore,
-    CardFilter,
-    CardOutcome,
-    FinishedCard,
-    Worker,
-    agent_worker,
-)
+from toolcrib.board.store import MAX_ATTACHMENT_BYTES, BoardStore
 from toolcrib.config.environment import environment
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import ToolContext
@@ -55,7 +52,7 @@ TASK_VARIABLES = ("TOOLCRIB_KANBAN_TASK", "HERMES_KANBAN_TASK")
 KEEP, DO_NOT = "Put it on the board", "Do not"
 DEFAULT_LIMIT = 50
 SHOWN_SUMMARY_CHARS = 4_000
-TEXTS = ("title", "body", "reason", "summary", "result", "note")
+NO_TEXTS = ("content_base64", "url")
 DETAILS = (
     *("body", "assignee", "tenant", "project", "idempotency_key", "workspace_kind", "workspace_path"),
     *("priority", "max_runtime_seconds", "goal_mode", "goal_max_turns"),
@@ -273,7 +270,7 @@ class BoardService:
 
     async def _ask_about_order(self, args: JsonObject, ctx: ToolContext) -> str:
         """Why a text may not be put on the board; empty if it may."""
-        text = "\n".join(str(args[key]) for key in TEXTS if args.get(key))
+        text = "\n".join(_texts([value for key, value in args.items() if key not in NO_TEXTS]))
         threat = threat_in(text)
         if threat:
             return f"nothing was put on the board: {threat}"
@@ -304,6 +301,17 @@ def open_board(settings: Settings, owner: str | None) -> BoardStore:
 def own_task() -> str:
     """The card that this process was started for; empty if it was not."""
     return next(filter(None, (environment().get(name, "").strip() for name in TASK_VARIABLES)), "")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in the arguments of a call: other agents see all of them."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _texts(one)
+    elif isinstance(value, dict):
+        yield from _texts([*value, *value.values()])
 
 
 def _card(args: JsonObject, store: BoardStore) -> Card:

@@ -21,25 +21,28 @@ import msgspec
 from toolcrib.board.cards import (
     FINISHED,
     MAX_TITLE_CHARS,
+    PERSON,
     Attachment,
-    Author,
     BoardError,
     Card,
     CardDetails,
+    CardFilter,
+    CardOutcome,
     CardRun,
     Comment,
+    FinishedCard,
     RunOutcome,
     Status,
     UnknownBoard,
     UnknownCard,
+    Worker,
     require_board_name,
     require_text,
 )
 from toolcrib.config.files import OWNER_FILE, make_folder
-from toolcrib.core.types import JsonObject
 from toolcrib.registry.results import sendable
 from toolcrib.sessions.database import Database, Migration
-from toolcrib.sessions.recorder import is_alive, own_owner, pid_of
+from toolcrib.sessions.recorder import is_alive, pid_of
 
 CLAIM_TTL_SECONDS = 900.0
 FAILURE_LIMIT = 2
@@ -109,57 +112,6 @@ STEPS = (
 RUN_COLUMNS = ", ".join(CardRun.__struct_fields__)
 
 
-class Worker(msgspec.Struct, frozen=True, kw_only=True):
-    """Who changes a card."""
-
-    author: Author
-    name: str = ""
-    session: str = ""
-    process: str = ""
-
-    def holds(self, run: CardRun) -> bool:
-        """Whether a claim is theirs: of the same session, or, without sessions, of the same process."""
-        if self.author == "person":
-            return True
-        return run.session == self.session if self.session else run.process == self.process
-
-
-PERSON = Worker(author="person")
-
-
-def agent_worker(session: str, name: str = "") -> Worker:
-    """An agent in this process."""
-    return Worker(author="agent", name=name or "agent", session=session, process=own_owner())
-
-
-class CardFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which cards a list has."""
-
-    board: str = ""
-    """Empty means all boards."""
-    assignee: str = ""
-    status: str = ""
-    tenant: str = ""
-    include_archived: bool = False
-
-
-class CardOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker reports at the end."""
-
-    summary: str = ""
-    result: str = ""
-    metadata: JsonObject = msgspec.field(default_factory=dict)
-    created_cards: tuple[str, ...] = ()
-
-
-class FinishedCard(msgspec.Struct, frozen=True, kw_only=True):
-    card: Card
-    run: int
-    """The number of the run that ended; 0 if nobody had claimed the card."""
-    promoted: tuple[str, ...] = ()
-    """The cards that became ready because of it."""
-
-
 class BoardStore:
     """The cards of one home, or those of one owner. Opened on first use, shared with other processes."""
 
@@ -220,13 +172,14 @@ class BoardStore:
         """
         if board:
             self._require_board(board)
-        known = self.cards(CardFilter(board=board, include_archived=True))
         text = wanted.strip().casefold()
+        if (exact := self._card_with_id(text)) is not None and (not board or exact.board == require_board_name(board)):
+            return exact
+        known = self.cards(CardFilter(board=board, include_archived=True))
         start = f"t_{text.removeprefix('t_')}"
         titled = [card for card in known if text and card.title.casefold().startswith(text)]
         found = (
-            [card for card in known if card.id == start]
-            or [card for card in known if text.removeprefix("t_") and card.id.startswith(start)]
+            [card for card in known if text.removeprefix("t_") and card.id.startswith(start)]
             or [card for card in titled if card.status not in FINISHED]
             or titled
         )
@@ -490,6 +443,14 @@ class BoardStore:
         for one in ready:
             _saved(connection, self._touched(one, status="ready"))
         return tuple(one.id for one in ready)
+
+    def _card_with_id(self, card: str) -> Card | None:
+        if not self.database.exists:
+            return None
+        self.release_stale()
+        with self.database.read() as connection:
+            found = _find(connection, card)
+        return found if found is not None and self._owner in (None, found.owner) else None
 
     def _require_board(self, board: str) -> None:
         name, known = require_board_name(board), self.boards()

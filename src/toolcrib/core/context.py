@@ -310,8 +310,8 @@ class SpeechPort(Protocol):
         ...
 
 
-class MixturePort(ToolService, Protocol):
-    """Asks several models one question."""
+class HostedToolPort(ToolService, Protocol):
+    """The service behind one tool, on other machines."""
 
     def effects(self) -> tuple[Effect, ...]: ...
 
@@ -330,12 +330,6 @@ class HomeAssistantPort(Protocol):
     def read_effects(self) -> tuple[Effect, ...]: ...
 
     def call_effects(self, args: JsonObject) -> tuple[Effect, ...]: ...
-
-
-class PostSearchPort(ToolService, Protocol):
-    """Searches posts on X."""
-
-    def effects(self) -> tuple[Effect, ...]: ...
 
 
 class DiscordPort(Protocol):
@@ -557,13 +551,13 @@ class Services(Protocol):
     def speech(self) -> SpeechPort: ...
 
     @property
-    def mixture(self) -> MixturePort: ...
+    def mixture(self) -> HostedToolPort: ...
 
     @property
     def home_assistant(self) -> HomeAssistantPort: ...
 
     @property
-    def post_search(self) -> PostSearchPort: ...
+    def post_search(self) -> HostedToolPort: ...
 
     @property
     def discord(self) -> DiscordPort: ...

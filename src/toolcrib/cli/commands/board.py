@@ -13,9 +13,12 @@ import click
 
 from toolcrib.board.cards import (
     DEFAULT_BOARD,
+    PERSON,
     STATUSES,
     Card,
     CardDetails,
+    CardFilter,
+    CardOutcome,
     Status,
     describe_attachment,
     describe_card,
@@ -24,7 +27,7 @@ from toolcrib.board.cards import (
     describe_whole_card,
 )
 from toolcrib.board.service import open_board
-from toolcrib.board.store import PERSON, BoardStore, CardFilter, CardOutcome
+from toolcrib.board.store import BoardStore
 from toolcrib.cli.commands.completion import matching_names
 from toolcrib.cli.group import CommandGroup
 from toolcrib.cli.output import Pairs, hint, note, one_line, print_json, print_line, print_pairs, print_table
