@@ -23,7 +23,8 @@ import pytest
 from tests.acp.editors import LIMIT_SECONDS, SOURCE, is_running, write_home
 from toolcrib.sessions.store import SessionStore
 
-pytestmark = pytest.mark.services
+# Its Python comes from a Debian that still changes.
+pytestmark = [pytest.mark.services, pytest.mark.may_skip]
 STATE_FILE = Path(__file__).parents[2] / ".services" / "env"
 COLUMNS, ROWS = 150, 50
 STEPS: list[dict[str, Any]] = [
