@@ -109,7 +109,7 @@ class _PreparedTool(msgspec.Struct):
         """The definition for a caller. Callers share one deep copy, except for its top level."""
         if self._shared is None or not _is_same(self._shared, self.function):
             # On first use, or after a caller changed the shared copy: other callers must not see that.
-            self._shared = deepcopy(self.function)
+            self._shared = _copy(self.function)
         return {"type": "function", "function": self._shared.copy()}
 
     @property
@@ -123,6 +123,13 @@ class _PreparedTool(msgspec.Struct):
         if self._document is None:
             self._document = read_document({"function": self.function})
         return self._document
+
+
+def _copy(value: Any) -> Any:
+    """A deep copy of JSON values, in a third of the time of `deepcopy`."""
+    if isinstance(value, dict):
+        return {key: _copy(one) for key, one in value.items()}
+    return [_copy(one) for one in value] if isinstance(value, list) else value
 
 
 class _Assembly(msgspec.Struct):
