@@ -310,8 +310,8 @@ class SpeechPort(Protocol):
         ...
 
 
-class MixturePort(ToolService, Protocol):
-    """Asks several models one question."""
+class QuestionPort(ToolService, Protocol):
+    """Asks models elsewhere a question."""
 
     def effects(self) -> tuple[Effect, ...]: ...
 
@@ -330,12 +330,6 @@ class HomeAssistantPort(Protocol):
     def read_effects(self) -> tuple[Effect, ...]: ...
 
     def call_effects(self, args: JsonObject) -> tuple[Effect, ...]: ...
-
-
-class PostSearchPort(ToolService, Protocol):
-    """Searches posts on X."""
-
-    def effects(self) -> tuple[Effect, ...]: ...
 
 
 class DiscordPort(Protocol):
@@ -366,10 +360,8 @@ class FeishuPort(Protocol):
     def write_effects(self, args: JsonObject, action: str) -> tuple[Effect, ...]: ...
 
 
-class SpotifyPort(Protocol):
+class SpotifyPort(ToolService, Protocol):
     """The Spotify account of the user."""
-
-    async def handle(self, args: JsonObject, ctx: ToolContext) -> str: ...
 
     def effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]: ...
 
@@ -546,13 +538,13 @@ class Services(Protocol):
     def speech(self) -> SpeechPort: ...
 
     @property
-    def mixture(self) -> MixturePort: ...
+    def mixture(self) -> QuestionPort: ...
 
     @property
     def home_assistant(self) -> HomeAssistantPort: ...
 
     @property
-    def post_search(self) -> PostSearchPort: ...
+    def post_search(self) -> QuestionPort: ...
 
     @property
     def discord(self) -> DiscordPort: ...
