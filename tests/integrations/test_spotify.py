@@ -428,3 +428,17 @@ async def test_without_a_login_the_remedy_is_named(open_runtime: OpenMedia, monk
     assert check_spotify() == Unavailable("nobody has logged in to Spotify", "run `toolcrib login spotify`")
     log_in(runtime.settings.home)
     assert check_spotify() is True
+
+
+async def test_no_tool_reads_the_stored_login(open_runtime: OpenMedia, asking: Asking) -> None:
+    """Neither the file tools, nor a command without an approval."""
+    asking.choice = "deny"
+    runtime = opened(open_runtime)
+    path = str(login_of(runtime.settings.home).store.path)
+
+    read = await runtime.call("read_file", {"path": path})
+    shown = await runtime.call("terminal", {"command": f"cat {path}"})
+
+    assert read.is_error
+    assert shown.is_error
+    assert KEY not in read.text + shown.text

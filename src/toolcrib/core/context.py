@@ -360,10 +360,8 @@ class FeishuPort(Protocol):
     def write_effects(self, args: JsonObject, action: str) -> tuple[Effect, ...]: ...
 
 
-class SpotifyPort(Protocol):
+class SpotifyPort(ToolService, Protocol):
     """The Spotify account of the user."""
-
-    async def handle(self, args: JsonObject, ctx: ToolContext) -> str: ...
 
     def effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]: ...
 

@@ -67,8 +67,8 @@ NAMED_LIKE_KEYS = name_set(
 )
 IN_HIDDEN_FOLDER = re.compile(r"(?:/(?:home|Users)/[^/]+|/root|/var/root)/\.(?!cache/|git/)")
 """Where programs keep what they log in with."""
-OWN_TOKENS = ("/serve/token", "/serve/tokens.json")
-"""Whoever has one of these answers approvals over HTTP; they may be in any folder that is our home."""
+OWN_TOKENS = ("/serve/token", "/serve/tokens.json", "/logins/spotify.json")
+"""Whoever has one of these answers approvals over HTTP, or is logged in; our home may be any folder."""
 SSH_DIRECTORY = re.compile(r"/\.ssh/(?!known_hosts|config$|authorized_keys)")
 SECRET_SYSTEM_FILE = re.compile(
     r"/etc/(?:shadow|gshadow|sudoers|master\.passwd|ssl/private|krb5\.keytab|ssh/ssh_host_\w+_key$)"
