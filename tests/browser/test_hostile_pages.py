@@ -63,6 +63,18 @@ async def test_endless_alerts_do_not_hold_the_session(browsing: Browsing) -> Non
     assert "pending_dialogs" not in left
 
 
+@pytest.mark.parametrize("script", ["for(;;)confirm('x')", "setTimeout(()=>{for(;;)confirm('x')},0)"])
+async def test_endless_dialogs_of_a_page_that_loads_close_only_that_page(browsing: Browsing, script: str) -> None:
+    """The page is given up, the session keeps its browser and cookies, and the model reads why."""
+    await browsing.open("<title>Calm</title><script>document.cookie='mark=1'</script>", "/calm")
+    answer = await browsing.open(f"<script>{script}</script>", "/flood")
+    again = await browsing.call("navigate", url=f"{browsing.site.address}/calm")
+
+    assert "one dialog after the other" in answer["error"]
+    assert again["title"] == "Calm"
+    assert await browsing.evaluate("document.cookie") == "mark=1"
+
+
 async def test_a_flood_of_windows_is_limited(browsing: Browsing) -> None:
     """Windows without a click stay closed, and one click opens at most a few."""
     page = await browsing.open(

@@ -227,6 +227,82 @@ def test_a_plugin_in_this_style_loads(crib, write, files: dict[str, str]):
         assert runtime.registry.get_entry("hello") is not None
 
 
+# What plugins subclass and import under reference names, by what they register.
+PROVIDERS = {
+    "web_search_provider": """
+        from agent.web_search_provider import WebSearchProvider, get_provider_env
+        from tools.web_tools import check_web_api_key, web_search_tool
+        class Provider(WebSearchProvider):
+            name, display_name = "styled", "Styled"
+            def is_available(self): return bool(get_provider_env("STYLED_KEY"))
+            def supports_search(self): return True
+            def search(self, query, limit=5): return {"success": True, "data": {"web": []}}
+    """,
+    "browser_provider": """
+        from agent.browser_provider import BrowserProvider
+        from tools.browser_tool import browser_navigate, check_browser_requirements
+        class Provider(BrowserProvider):
+            name, display_name = "styled", "Styled"
+            def is_available(self): return True
+            def create_session(self, task_id): return {"cdp_url": "", "session_id": ""}
+            def close_session(self, session_id): return True
+            def emergency_cleanup(self, session_id): pass
+    """,
+    "image_gen_provider": """
+        from agent.image_gen_provider import (DEFAULT_ASPECT_RATIO, ImageGenProvider, error_response,
+            resolve_aspect_ratio, save_b64_image, success_response)
+        from tools.image_generation_tool import check_image_generation_requirements
+        class Provider(ImageGenProvider):
+            name = "styled"
+            def is_available(self): return True
+            def generate(self, prompt, aspect_ratio=DEFAULT_ASPECT_RATIO, **kw): return error_response(error="none")
+    """,
+    "video_gen_provider": """
+        from agent.video_gen_provider import VideoGenProvider, error_response, success_response
+        class Provider(VideoGenProvider):
+            name = "styled"
+            def is_available(self): return True
+            def generate(self, prompt, **kw): return error_response(error="none")
+    """,
+    "memory_provider": """
+        from agent.memory_provider import MemoryProvider
+        from hermes_constants import get_hermes_home
+        class Provider(MemoryProvider):
+            name = "styled"
+            def is_available(self): return get_hermes_home().is_dir()
+            def initialize(self, session_id, **kwargs): pass
+            def get_tool_schemas(self): return []
+    """,
+    "tts_provider": """
+        from tools.tts_tool import check_tts_requirements, text_to_speech_tool
+        class Provider:
+            name = "styled"
+            def is_available(self): return False
+            def synthesize(self, text, output_path, **kw): return output_path
+    """,
+    "transcription_provider": """
+        from tools.transcription_tools import transcribe_audio
+        class Provider:
+            name = "styled"
+            def is_available(self): return False
+            def transcribe(self, path, **kw): return {"success": True, "transcript": ""}
+    """,
+}
+
+
+@pytest.mark.parametrize("kind", PROVIDERS)
+def test_a_plugin_that_brings_a_provider_loads(crib, write, kind: str):
+    """The names that such plugins import are there, and the provider is on record."""
+    code = dedent(PROVIDERS[kind]) + f"\ndef register(ctx):\n    ctx.register_{kind}(Provider())\n"
+    write({"__init__.py": code}, manifest=f"{PLUGIN_YAML}kind: backend\n")
+
+    with loaded_runtime(crib.settings("styled")) as runtime:
+        (loaded,) = runtime.loaded_plugins
+
+        assert loaded.problem == ""
+        assert [declared.kind for declared in loaded.declarations] == [kind]
+
+
 ONE_FILE = STYLES["one file"]
 FOLDERS = {
     "a category": "memory/styled",

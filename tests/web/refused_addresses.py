@@ -366,11 +366,43 @@ http://example.org:25/
 http://example.org:6379/
 http://93.184.216.34:11211/
 """
+EMBEDDED = """
+http://[64:ff9b::a9fe:a9fe]/
+http://[64:ff9b::a00:1]/
+http://[64:ff9b:1:7f00:0:100::]/
+http://[64:ff9b:1::7f00:1]/
+http://[2002:a9fe:a9fe::]/
+http://[2002:c0a8:101::1]/
+http://[::ffff:0:a9fe:a9fe]/
+http://[::ffff:127.1]/
+http://[::127.0.0.1%25lo]/
+http://[fe80::1%eth0]/
+http://[::1%25]/
+http://[::1]./
+http://[::1]%00.example.org/
+http://[100::1]/
+http://[4000::1]/
+http://[5f00::1]/
+http://[2001:20::1]/
+http://①②⑦.⓪.⓪.①/
+http://𝟏𝟐𝟕.𝟎.𝟎.𝟏/
+http://ⓛocalhost/
+http://localhoſt/
+http://127.0.0.1%2f.example.org/
+http://example.org%40127.0.0.1/
+http://example.org:80@127.0.0.1/
+http://0o177.0.0.1/
+http://host.docker.internal/
+http://host.containers.internal/
+http://kubernetes.default.svc.cluster.local/
+http://169.254.170.2/
+http://xn--/
+"""
 
 ALL: list[str] = [
     *(
         line
-        for block in (LOOPBACK, NUMBERS, PRIVATE, METADATA, UNICODE, SYNTAX, SCHEMES, CREDENTIALS, PORTS)
+        for block in (LOOPBACK, NUMBERS, PRIVATE, METADATA, UNICODE, SYNTAX, SCHEMES, CREDENTIALS, PORTS, EMBEDDED)
         for line in block.split("\n")
         if line.strip()
     ),

@@ -109,9 +109,11 @@ class BrowserSession:
 
     async def _go(self, tab: Tab, url: str, seconds: float) -> Response | None:
         try:
-            response = await self._pages.bounded(
-                tab.page.goto(url, wait_until="domcontentloaded", timeout=seconds * 1_000), seconds
-            )
+            loading = tab.page.goto(url, wait_until="domcontentloaded", timeout=seconds * 1_000)
+            response = await self._pages.bounded(self._pages.unless_dialog(tab, loading), seconds)
+        except DialogOpened:
+            await self._pages.replace(tab)
+            raise ActFailed(f"{site_of(url)!r} opens one dialog after the other, so its page was closed") from None
         except PlaywrightTimeout:
             await self._pages.require_answer(tab)
             raise ActFailed(

@@ -348,6 +348,10 @@ class TabSet:
         tab = self.of(dialog.page)
         self._dialogs_in_a_row += 1
         policy = self._settings.dialog_policy
+        if self.dismisses_all and tab is not None and self._dialogs_in_a_row > FLOOD_DIALOGS:
+            # A page like that never finishes loading. Holding the dialog tells whoever navigates, who closes the page.
+            self._hold(dialog, tab)
+            return
         if dialog.type == "beforeunload" or (policy == "auto_accept" and not self.dismisses_all):
             # Leaving was decided already.
             answer: Callable[[], Awaitable[None]] = dialog.accept
