@@ -23,6 +23,9 @@ MACHINE = name_set(
     "dpkg rpm pacman brew uname hostname loginctl lsmod sysctl scutil networksetup dscl sw_vers"
 )
 """Programs that tell an attacker about the machine; what they print is nobody's business elsewhere."""
+PLAYERS = name_set("ffmpeg ffplay gst-launch-1.0 vlc cvlc sox")
+"""Programs that record if they are given a device."""
+TELLS_OR_CAPTURES = SCREEN | MICROPHONE | KEYBOARD | CLIPBOARD | USER_SETTINGS | MACHINE | PLAYERS | {"osascript"}
 DEVICES = re.compile(r"x11grab|kmsgrab|gdigrab|avfoundation|v4l2|video4linux2|pulse|alsa|dshow|fbdev|pipewire|openal")
 DEVICE_SOURCE = re.compile(r"ximagesrc|pulsesrc|alsasrc|v4l2src|screen://|v4l2://")
 SETTINGS_SHOWN = re.compile(r"dump|read|list\S*|export|find|-p|SP\w+|-a|-l\w*")
@@ -33,6 +36,8 @@ STREAMED_TO = re.compile(r"(?:rtmps?|rtsp|tcp|udp|srt|https?|ftp|sftp|icecast|tl
 def kind_of_private(call: CommandCall) -> int:
     """What a command's output is, if it is private: PRIVATE, MACHINE, or 0."""
     program = call.program
+    if program not in TELLS_OR_CAPTURES:
+        return 0
     if program in MACHINE:
         return Origin.MACHINE
     if program in CLIPBOARD:
@@ -40,6 +45,8 @@ def kind_of_private(call: CommandCall) -> int:
             re.fullmatch(r"-o|--?out(?:put)?|-bo|read|-\w*o", word.text) for word in call.words
         )
         return Origin.PRIVATE if reads else 0
+    if program == "osascript":
+        return Origin.PRIVATE if any("clipboard" in word.text for word in call.words) else 0
     if program in USER_SETTINGS:
         return Origin.PRIVATE if any(SETTINGS_SHOWN.fullmatch(word.text) for word in call.words[:2]) else 0
     return Origin.PRIVATE if captures(call) else 0
@@ -47,7 +54,7 @@ def kind_of_private(call: CommandCall) -> int:
 
 def captures(call: CommandCall) -> bool:
     """True for a command that records the screen, the microphone, the camera or the keyboard."""
-    if call.program in ("ffmpeg", "ffplay", "gst-launch-1.0", "vlc", "cvlc", "sox"):
+    if call.program in PLAYERS:
         texts = [word.text for word in call.words]
         pairs = zip(["", *texts], texts, strict=False)
         return any(
@@ -60,6 +67,8 @@ def captures(call: CommandCall) -> bool:
 
 def judge_capture(runner: Runner, call: CommandCall, site: CommandLocation) -> None:
     """Report recordings of the keyboard, the microphone or the camera, and of the screen if they are sent away."""
+    if call.program not in TELLS_OR_CAPTURES:
+        return
     if call.program in KEYBOARD:
         if any(re.fullmatch(r"test|test-xi2|debug-events|-k|--start|/dev/input/\S+", word.text) for word in call.words):
             runner.report("credential", "records what is typed on the keyboard", site)

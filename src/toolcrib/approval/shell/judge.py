@@ -315,7 +315,7 @@ def judge_flow(runner: Runner, call: CommandCall, site: CommandLocation) -> None
     system = tuple(path for path in secrets if SYSTEM_SECRET.match(path))
     if system and call.program not in REVEALERS and call.program not in LOOKERS:
         runner.report("credential", f"reads the secret {system[0]}", site, paths=system)
-    elsewhere = any(path[:1] == "/" and not is_workspace(path, call.state) for path in secrets)
+    elsewhere = secrets and any(path[:1] == "/" and not is_workspace(path, call.state) for path in secrets)
     if not elsewhere and not walked and (hidden := secret_in_text(call)):
         runner.report("credential", f"may read the secret {hidden}", site, paths=(hidden,))
     if walked:

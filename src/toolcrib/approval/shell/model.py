@@ -17,7 +17,7 @@ MAX_TOKENS = 14_000
 """Words and parts of words in one text."""
 MAX_DEPTH = 40
 """How deep quotes, substitutions and compound commands may nest."""
-MAX_STEPS = 2_500
+MAX_STEPS = 2_000
 """Work on one command line; a step takes about 50 microseconds."""
 MAX_HEREDOCS = 200
 MAX_PATH = 4096

@@ -331,7 +331,7 @@ def with_keys(call: CommandCall, data: StreamData) -> StreamData:
     """What an interpreter prints, marked if its code reads variables with keys."""
     if call.program in INTERPRETERS and keys_in_code(call):
         return StreamData(data.text, data.origin | Origin.KEY)
-    return data
+    return StreamData(data.text, data.origin | kind_of_private(call)) if call.program == "osascript" else data
 
 
 def output_of(call: CommandCall) -> StreamData:

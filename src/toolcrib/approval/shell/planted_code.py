@@ -69,9 +69,12 @@ def judge_planted(runner: Runner, path: str, data: StreamData, state: ShellState
 def judge_edited(runner: Runner, call: CommandCall, site: CommandLocation) -> None:
     """Report code that puts a dangerous command into such a file."""
     texts = [word.text for word in call.words]
+    is_given_code = call.stdin is not None and call.stdin.text is not None and call.program in EDITS
+    if not is_given_code and not any(" " in text for text in texts):
+        return
     if call.stdin is not None and call.stdin.text is not None and call.program in EDITS:
         texts.append(call.stdin.text)
-    if not any(" " in text for text in texts) or not any(NAMES_RECIPE.search(text[:MAX_TEXT]) for text in texts):
+    if not any(NAMES_RECIPE.search(text[:MAX_TEXT]) for text in texts):
         return
     for text in texts:
         found = planted_command(runner, text, call.state, site) if " " in text else ""

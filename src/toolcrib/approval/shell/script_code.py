@@ -26,6 +26,7 @@ RUNS_SOMETHING = re.compile(
     r"\b(?:system|exec|popen|shell_exec|passthru|proc_open|execSync|spawnSync|child_process|"
     r"os\.execute|io\.popen)\b\s*\(\s*[$@A-Za-z_]"
 )
+DOWNLOADS = re.compile(r"\b(?:download\.file|getstore|URLDownloadToFile|DownloadFile|copy\(\s*['\"]https?:)")
 RUNS_DECODED = re.compile(
     r"\b(?:system|exec|popen|shell_exec|passthru|execSync|spawnSync|eval|qx|os\.execute|io\.popen|spawn|loadstring|Function)\b"
     r"[^;\n]{0,60}\b(?:pack|unpack\w*|decode\w*|hex2bin|base64_decode|str_rot13|gzinflate|atob|fromCharCode|Buffer\.from"
@@ -42,9 +43,9 @@ DELETES = re.compile(
     r"Deno\.remove(?:Sync)?\([^)]{0,200}recursive|Dir\.glob.{0,200}(?:delete|unlink)|"
     r"\.rm\([^)]{0,200}recursive|find\(\s*sub\s*\{[^}]{0,200}unlink|Dir\[.{0,200}(?:delete|unlink)|delete-directory|File\.rm_rf|\bdelete\([^)]{0,200},\s*['\"]rf|file\s+delete\s+-force|"
     r"removeItem|removeDir\b|file\.remove\(|Directory\.Delete|FileUtils\.delete|removeFile|deleteDirectory|deleteRecursively|deltree|remove_dir_all|removeDirectoryRecursive|del_dir_r|"
-    r"fs/promises['\"]\)\.rm\b|(?:glob|readdir\w*|listdir|lines|entries|popen|<\*[^>]*>)(?!\w).{0,200}\b(?:unlink\w*|os\.remove|File\.delete|rm)\b|"
+    r"fs/promises['\"]\)\.rm\b|(?:glob|readdir\w*|listdir|scandir|\w*DirectoryIterator|lines|entries|popen|<\*[^>]*>)(?!\w).{0,200}\b(?:unlink\w*|os\.remove|File\.delete|rm)\b|"
     r"rm(?:Sync)?\([^)]{0,200}recursive\s*[:=]\s*(?:true|!0|1)|unlink\([^)]{0,200}recursive\s*=\s*T)"
-    r"|<[^>\n]{0,40}\*[^>\n]{0,40}>.{0,200}\bunlink\b"
+    r"|<[^>\n]{0,40}\*[^>\n]{0,40}>.{0,200}\bunlink\b|\bunlink\b.{0,120}\bfor(?:each)?\b.{0,40}\b(?:glob|readdir)\b"
 )
 NETWORK_SHELL = re.compile(
     r"\b(?:IO::Socket|sockaddr_in|inet_aton|TCPSocket|fsockopen|net\.Socket|net\.connect|createConnection|"
@@ -154,7 +155,7 @@ def judge_script_code(runner: Runner, language: str, code: str, call: CommandCal
         return
     ran = _run_commands(runner, language, code, call, site)
     _judge_literals(runner, code, call, site)
-    if not ran and RUNS_SOMETHING.search(code):
+    if (not ran or language == "awk") and RUNS_SOMETHING.search(code):
         runner.report("unknown_code", f"runs a command from {language} that is only known at run time", site)
     if FORKS.search(code):
         runner.report("fork_bomb", f"forks endlessly in {language}", site, severity="block")
@@ -174,6 +175,8 @@ def judge_script_code(runner: Runner, language: str, code: str, call: CommandCal
         or re.search(r"decode|unpack|fromCharCode|Buffer\.from|pack\(|atob|\bcurl\b|\bwget\b", code)
     ):
         runner.report("remote_code", "evaluates code that was fetched or decoded", site)
+    if ran and DOWNLOADS.search(code):
+        runner.report("remote_code", f"downloads something and runs commands from {language}", site)
     if RUNS_DECODED.search(code):
         runner.report("remote_code", "runs a command that is encoded", site)
     if SENDS.search(code) and PRIVATE_FILES.search(code):

@@ -300,7 +300,7 @@ def secret_in_text(call: CommandCall) -> str:
     """A secret that is named inside a longer word, or in the commands on a program's input; otherwise empty."""
     if call.program in QUOTES_TEXT:
         return ""
-    texts = [word.text for word in call.words if COMPOUND.search(word.text, 0, max(0, word.text.rfind("/")))]
+    texts = [text for word in call.words if "/" in (text := word.text) and COMPOUND.search(text, 0, text.rindex("/"))]
     if call.stdin is not None and call.stdin.text and call.program not in READS_TEXT:
         texts.append(call.stdin.text)
     for text in texts:

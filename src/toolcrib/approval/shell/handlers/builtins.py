@@ -9,7 +9,7 @@ from itertools import pairwise
 from toolcrib.approval.shell.assignments import REFERENCE, REFERRING
 from toolcrib.approval.shell.command_options import SENDS_ON
 from toolcrib.approval.shell.expansion import ASSIGNMENT, previous_directory
-from toolcrib.approval.shell.judge import STANDARD_INPUT
+from toolcrib.approval.shell.judge import NETWORK_DEVICE, STANDARD_INPUT
 from toolcrib.approval.shell.model import ANYTHING, NOTHING, UNKNOWN, ExpandedWord, Origin, StreamData, name_set
 from toolcrib.approval.shell.options import parse_arguments
 from toolcrib.approval.shell.outputs import literal_output
@@ -249,6 +249,8 @@ def source(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamDa
     data = call.state.written(resolve(word, call.state), word.text)
     if word.text in ("-", *STANDARD_INPUT):
         data = call.stdin
+    if NETWORK_DEVICE.match(word.text):
+        data = StreamData(None, Origin.NETWORK)
     if data is None:
         return ANYTHING
     if data.text is not None:

@@ -162,7 +162,7 @@ def script_file(
 def piped_code(runner: Runner, state: ShellState, call: CommandCall, site: CommandLocation) -> StreamData:
     stdin = call.stdin
     if stdin is None:
-        return ANYTHING
+        return StreamData(None, Origin.PROGRAM | Origin.SHELL)
     if stdin.text is not None:
         return runner.run_text(stdin.text, state, None, site)
     report_foreign(runner, stdin, site)
@@ -298,6 +298,11 @@ def python_file(runner: Runner, script: ExpandedWord, call: CommandCall, site: C
 def scripting_language(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData:
     """Judge one-liners of perl, ruby, node and the like."""
     language = SAME.get(call.program, call.program)
+    if language == "ruby" and any(word.text in ("-run", "-run.rb") for word in call.words[:3]):
+        # Ruby's own small versions of `rm`, `cp` and others.
+        inner = [word for word in call.words if word.text not in ("-run", "-run.rb", "-e", "--")]
+        runner.invoke(inner, call.state, None, site)
+        return StreamData(None, Origin.PROGRAM)
     codes = inline_values(call.words, INLINE[language])
     if language == "deno" and call.words[:1] and call.words[0].text == "eval":
         codes = call.words[1:2]

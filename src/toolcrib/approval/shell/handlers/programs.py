@@ -81,7 +81,8 @@ USUAL_HOST = re.compile(
 
 
 def is_new_remote(name: str, call: CommandCall) -> bool:
-    return "remote " + name in call.state.aliases or bool(re.match(r"(?:https?|git|ssh)://|[\w.-]+@[\w.-]+:", name))
+    unusual = re.match(r"[\w.-]+@[\w.-]+:", name) and not USUAL_HOST.search(name)
+    return "remote " + name in call.state.aliases or bool(re.match(r"(?:https?|git|ssh)://", name) or unusual)
 
 
 def framework_shell(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from toolcrib.approval.shell.model import Origin
+from toolcrib.approval.shell.model import Origin, name_set
 from toolcrib.approval.shell.paths import place, resolve, trimmed
 from toolcrib.approval.shell.rules.base import CommandCall, DangerClass, Rule
 
@@ -37,30 +37,17 @@ def empties_system_directory(call: CommandCall) -> bool:
     )
 
 
+NARROWING = name_set("-name -iname -path -regex -size -mtime -mmin -newer -user -perm -empty -ipath -wholename")
+MATCHES_ALL = re.compile(r"[*.?/]*\*[*.?/]*|\.\*")
+
+
 def is_find_from_root(call: CommandCall) -> bool:
     """`find / -delete` without a test that narrows it down."""
     texts = [word.text for word in call.words]
     roots = [word for word in call.words if not word.text.startswith("-")][:1]
-    tests = [
-        text
-        for text in texts
-        if text
-        in (
-            "-name",
-            "-iname",
-            "-path",
-            "-regex",
-            "-size",
-            "-mtime",
-            "-mmin",
-            "-newer",
-            "-user",
-            "-perm",
-            "-empty",
-            "-ipath",
-            "-wholename",
-        )
-    ]
+    pairs = zip(texts, [*texts[1:], ""], strict=True)
+    # A test that everything passes narrows nothing down.
+    tests = [test for test, value in pairs if test in NARROWING and not MATCHES_ALL.fullmatch(value)]
     return bool(roots) and not tests and place(resolve(roots[0], call.state), call.state) in CATASTROPHIC
 
 
