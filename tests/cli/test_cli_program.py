@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import re
 import shlex
 import shutil
 import subprocess
@@ -16,7 +15,7 @@ import pytest
 
 from tests.cli.cli_program import KEYED_TOOL, SOURCE, Program
 from toolcrib.cli.app import make_root
-from toolcrib.cli.commands.doctor import EXTRAS
+from toolcrib.cli.commands.doctor import extra_packages
 from toolcrib.cli.group import CommandGroup
 from toolcrib.version import __version__
 
@@ -187,17 +186,22 @@ def test_every_command_function_can_be_reached():
 
 
 def test_doctor_knows_every_extra():
-    """The optional packages that doctor looks for are those of the distribution."""
+    """The optional packages that doctor looks for are those of the distribution, each extra's own ones first."""
     project = SOURCE.parent / "pyproject.toml"
     if not project.exists():
         pytest.skip("runs in a checkout")
     extras = tomllib.loads(project.read_text())["project"]["optional-dependencies"]
 
-    # An extra that builds on another one names its own package last.
-    own = {name: needs[-1] for name, needs in extras.items() if name not in ("all", "dev")}
-    declared = {name: re.split(r"[<>=\[]", package)[0] for name, package in own.items()}
+    found = extra_packages()
 
-    assert declared == EXTRAS
+    assert set(found) == set(extras) - {"all", "dev"}
+    assert {extra: found[extra][0] for extra in ("openai", "embedded", "acp", "video", "vision")} == {
+        "openai": "openai",
+        "embedded": "xllamacpp",
+        "acp": "agent-client-protocol",
+        "video": "imageio-ffmpeg",
+        "vision": "pillow",
+    }
 
 
 def completions(toolcrib: Program, line: str) -> list[str]:

@@ -30,7 +30,6 @@ Outcome = Literal["allow", "ask", "deny"]
 ProvenanceMode = Literal["decide", "show", "off"]
 """Whether the origins of values decide calls, or are only shown in questions."""
 
-ISOLATED_BACKENDS = frozenset({"docker", "singularity", "modal", "daytona", "vercel_sandbox", "vercel", "sandbox"})
 # Dangers that an isolated backend contains; all others reach outside, wherever they run.
 STAYS_INSIDE = frozenset(
     "recursive_delete disk_write format kill system_power fork_bomb permissions system_config service remote_code "  # noqa: SIM905

@@ -107,7 +107,7 @@ class Comment(msgspec.Struct, frozen=True, kw_only=True):
     at: float
 
 
-class Attachment(msgspec.Struct, frozen=True, kw_only=True):
+class CardAttachment(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     card: str
     name: str
@@ -127,7 +127,7 @@ class CardDetails(msgspec.Struct, frozen=True, kw_only=True):
     children: Sequence[Card]
     comments: Sequence[Comment]
     runs: Sequence[CardRun]
-    attachments: Sequence[Attachment]
+    attachments: Sequence[CardAttachment]
 
 
 class Worker(msgspec.Struct, frozen=True, kw_only=True):
@@ -252,7 +252,7 @@ def describe_comment(comment: Comment) -> JsonObject:
     return {"by": comment.author, "name": comment.name, "at": moment(comment.at), "body": comment.body}
 
 
-def describe_attachment(attachment: Attachment) -> JsonObject:
+def describe_attachment(attachment: CardAttachment) -> JsonObject:
     return {
         "attachment_id": attachment.number,
         "filename": attachment.name,

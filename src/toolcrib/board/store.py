@@ -22,9 +22,9 @@ from toolcrib.board.cards import (
     FINISHED,
     MAX_TITLE_CHARS,
     PERSON,
-    Attachment,
     BoardError,
     Card,
+    CardAttachment,
     CardDetails,
     CardFilter,
     CardOutcome,
@@ -199,7 +199,7 @@ class BoardStore:
                 children=_linked(connection, "child", "parent", card.id),
                 comments=_rows(connection, Comment, "comments", card.id),
                 runs=_rows(connection, CardRun, "runs", card.id),
-                attachments=_rows(connection, Attachment, "attachments", card.id),
+                attachments=_rows(connection, CardAttachment, "attachments", card.id),
             )
 
     def claim_of(self, card: Card) -> CardRun | None:
@@ -355,7 +355,7 @@ class BoardStore:
 
     # Attachments
 
-    def attach(self, card: Card, name: str, content: bytes, content_type: str, by: Worker) -> Attachment:
+    def attach(self, card: Card, name: str, content: bytes, content_type: str, by: Worker) -> CardAttachment:
         """Keep a file with a card."""
         if len(content) > MAX_ATTACHMENT_BYTES:
             limit = MAX_ATTACHMENT_BYTES // 1_000_000
@@ -373,10 +373,10 @@ class BoardStore:
             _saved(connection, self._touched(_require(connection, card.id)))
             row = connection.execute(
                 "INSERT INTO attachments (card, name, content_type, size, file, author, at) "
-                f"VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING {', '.join(Attachment.__struct_fields__)}",
+                f"VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING {', '.join(CardAttachment.__struct_fields__)}",
                 (card.id, name, content_type.strip()[:100], len(content), file, by.author, self._clock()),
             ).fetchone()
-        kept: Attachment = _value(Attachment, row)
+        kept: CardAttachment = _value(CardAttachment, row)
         return kept
 
     def attachment_path(self, card: Card, file: str) -> Path:

@@ -33,10 +33,8 @@ from toolcrib.providers.create import create_provider
 from toolcrib.providers.embedded.catalog import DEFAULT_MODEL, MODELS, EmbeddedModel, UnknownEmbeddedModel, find_model
 from toolcrib.providers.embedded.weights import open_store
 from toolcrib.providers.model_options import ModelOption, model_choices
-from toolcrib.providers.presets import PRESETS, Preset, is_on_this_machine, known_profile
+from toolcrib.providers.presets import PRESETS, PROTOCOLS, Preset, is_on_this_machine, known_profile
 
-PACKAGES = {"openai": "openai", "anthropic": "anthropic", "embedded": "xllamacpp"}
-"""The package that each protocol needs; the extra is named after the protocol."""
 HIDDEN = frozenset({"scripted"})
 """For tests: hidden from people who look for a model, unless their config names it."""
 LIST_SECONDS = 10.0
@@ -46,7 +44,6 @@ MEMORY_RESERVE = 1.5
 PICKER_SECONDS = 3.0
 KEPT_SECONDS = 3600.0
 MAX_LIST_BYTES = 20_000_000
-ANTHROPIC_VERSION = "2023-06-01"
 
 
 class ProviderState(Struct, frozen=True, kw_only=True):
@@ -112,7 +109,7 @@ def missing_requirement(settings: Settings, choice: ModelChoice) -> MissingRequi
     except (ModelError, UnknownEmbeddedModel) as error:
         what, _, remedy = str(error).partition("; ")
         return MissingRequirement(what=what, remedy=remedy)
-    package = PACKAGES.get(preset.protocol, "")
+    package = PROTOCOLS[preset.protocol].package
     if package and not installed_version(package):
         return MissingRequirement(
             what=f"the package `{package}`, which {preset.name} needs, is not installed",
@@ -299,11 +296,10 @@ def _request(preset: Preset, base_url: str, key: str) -> urllib.request.Request:
             "`toolcrib setup --base-url URL`",
             kind="bad_request",
         )
-    if preset.protocol == "anthropic":
-        headers = {"x-api-key": key, "anthropic-version": ANTHROPIC_VERSION}
-        return urllib.request.Request(f"{base_url.rstrip('/')}/v1/models?limit=1000", headers=headers)
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    return urllib.request.Request(f"{base_url.rstrip('/')}/models", headers={**preset.headers, **headers})
+    protocol = PROTOCOLS[preset.protocol]
+    header, _, prefix = protocol.key_header.partition(": ")
+    headers = preset.headers | protocol.headers | ({header: prefix + key} if key else {})
+    return urllib.request.Request(base_url.rstrip("/") + protocol.models_path, headers=headers)
 
 
 def _names(answer: Any) -> list[str]:

@@ -21,13 +21,14 @@ from toolcrib.approval.deferred_gate import DeferredGate
 from toolcrib.approval.gate import ApprovalGate
 from toolcrib.approval.grants import Grant, Grants
 from toolcrib.approval.options import GateOptions
-from toolcrib.approval.policy import ISOLATED_BACKENDS, Policy
+from toolcrib.approval.policy import Policy
 from toolcrib.config.redact import redact
 from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest, Choice, Danger, EntryPoint
 from toolcrib.core.attempt import attempt
 from toolcrib.core.context import ToolContext, current_context
 from toolcrib.core.ports import Approver
 from toolcrib.core.types import JsonObject, ToolEntry, Verdict
+from toolcrib.environments.specs import isolates
 
 Mode = Literal["manual", "smart", "off"]
 logger = logging.getLogger(__name__)
@@ -226,7 +227,7 @@ def session_policy(
         attended=approver is not None,
         yolo=base.yolo or sessions.is_unasked(current_session()),
         backend=env_type,
-        isolated=env_type in ISOLATED_BACKENDS and not has_host_access,
+        isolated=isolates(env_type) and not has_host_access,
     )
 
 

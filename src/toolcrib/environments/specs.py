@@ -49,6 +49,14 @@ def find_backend(kind: str) -> Backend:
     return found
 
 
+def isolates(kind: str) -> bool:
+    """Whether a backend keeps commands apart from this machine and yours, unless its settings mount something."""
+    kind = ALIASES.get(kind, kind)
+    if kind in ON_THIS_MACHINE or kind not in BUILT_IN:
+        return kind == "sandbox"
+    return find_backend(kind).location != "remote"
+
+
 def is_self_contained(spec: EnvironmentSpec, terminal: TerminalSettings) -> bool:
     """Whether a command in that environment can harm nothing outside, except over the network."""
     if spec.backend in ON_THIS_MACHINE or spec.backend not in BUILT_IN:

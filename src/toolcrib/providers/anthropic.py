@@ -23,7 +23,7 @@ from toolcrib.core.models import (
 )
 from toolcrib.core.types import JsonObject
 from toolcrib.providers.anthropic_request import AnthropicRequests
-from toolcrib.providers.presets import is_on_this_machine
+from toolcrib.providers.presets import ProviderRequest, is_on_this_machine
 from toolcrib.providers.streaming import (
     CONNECT_TIMEOUT_SECONDS,
     END_MARK,
@@ -354,3 +354,13 @@ class AnthropicMessages(StreamingProvider["AsyncAnthropic"]):
         except ImportError as error:
             raise self._missing_package() from error
         return anthropic
+
+
+def create_from(request: ProviderRequest) -> AnthropicMessages:
+    return AnthropicMessages(
+        name=request.preset.name,
+        base_url=request.base_url,
+        api_key=request.api_key,
+        profile=request.profile,
+        key_variable=request.key_variable,
+    )

@@ -13,7 +13,7 @@ from toolcrib.config.media_settings import VisionModelSettings
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import UnknownName
 from toolcrib.providers.embedded.catalog import DEFAULT_MODEL, MODELS
-from toolcrib.providers.presets import ALIASES, PRESETS, Preset
+from toolcrib.providers.presets import ALIASES, PRESETS, PROTOCOLS, Preset
 
 OPENAI_ADDRESS_VARIABLE = PRESETS["openai"].address_variable
 GATEWAY = "openrouter"
@@ -204,7 +204,7 @@ def _of_entry(name: str, entry: ProviderEntry) -> Preset:
         base_url=entry.base_url,
         key_variables=(entry.key_env,) if entry.key_env else (),
         protocol=entry.protocol,
-        dialect="anthropic" if entry.protocol == "anthropic" else entry.dialect,
+        dialect=PROTOCOLS[entry.protocol].dialect or entry.dialect,
         default_model=entry.model,
         slashed_models=True,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 
 import msgspec
 
@@ -21,7 +22,7 @@ from toolcrib.providers.choose import (
 )
 from toolcrib.providers.embedded.catalog import find_model
 from toolcrib.providers.openai_request import OpenAIOptions
-from toolcrib.providers.presets import PRESETS, Preset, known_profile
+from toolcrib.providers.presets import PRESETS, PROTOCOLS, Preset, ProviderRequest, known_profile
 from toolcrib.providers.prices import prices_of
 from toolcrib.providers.retrying import (
     FallbackProvider,
@@ -138,7 +139,6 @@ def _opened(settings: Settings, choice: ModelChoice, *, context_window: int = 0,
 
 
 def _bare(settings: Settings, choice: ModelChoice, context_window: int, api_key: str) -> Provider:
-    # A process talks to one kind of provider, and all of them cost 30 ms to import.
     configured = ConfiguredModels(settings)
     preset = configured.find(choice.provider)
     if preset.protocol == "embedded":
@@ -154,24 +154,18 @@ def _bare(settings: Settings, choice: ModelChoice, context_window: int, api_key:
         raise _missing_key(preset, variable)
     entry = settings.providers.get(choice.provider)
     profile = _profile(context_window or (entry.context_window if entry is not None else 0))
-    if preset.protocol == "anthropic":
-        from toolcrib.providers.anthropic import AnthropicMessages  # noqa: PLC0415
-
-        return AnthropicMessages(
-            name=preset.name, base_url=choice.base_url, api_key=key, profile=profile, key_variable=variable
+    # A process talks to one kind of server, and all of them cost 30 ms to import.
+    made: Provider = import_module(PROTOCOLS[preset.protocol].module).create_from(
+        ProviderRequest(
+            preset=preset,
+            base_url=choice.base_url,
+            api_key=key,
+            key_variable=variable,
+            profile=profile,
+            options=_options(preset, choice),
         )
-    from toolcrib.providers.openai import OpenAIChat  # noqa: PLC0415
-
-    return OpenAIChat(
-        name=preset.name,
-        base_url=choice.base_url,
-        api_key=key,
-        dialect=preset.dialect,
-        profile=profile,
-        default_headers=preset.headers,
-        options=_options(preset, choice),
-        key_variable=variable,
     )
+    return made
 
 
 def _profile(context_window: int) -> Callable[[str], ModelProfile]:

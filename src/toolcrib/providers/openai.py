@@ -22,7 +22,7 @@ from toolcrib.core.models import (
 )
 from toolcrib.core.types import JsonObject
 from toolcrib.providers.openai_request import OpenAIOptions, OpenAIRequests, is_json_object
-from toolcrib.providers.presets import is_on_this_machine
+from toolcrib.providers.presets import ProviderRequest, is_on_this_machine
 from toolcrib.providers.streaming import (
     CONNECT_TIMEOUT_SECONDS,
     END_MARK,
@@ -491,3 +491,16 @@ class OpenAIChat(StreamingProvider["AsyncOpenAI"]):
             http_client=plain,
         )
         return client
+
+
+def create_from(request: ProviderRequest) -> OpenAIChat:
+    return OpenAIChat(
+        name=request.preset.name,
+        base_url=request.base_url,
+        api_key=request.api_key,
+        dialect=request.preset.dialect,
+        profile=request.profile,
+        default_headers=request.preset.headers,
+        options=request.options,
+        key_variable=request.key_variable,
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Callable
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -14,6 +15,36 @@ from toolcrib.core.models import Dialect, ModelProfile
 from toolcrib.providers.openai_request import OpenAIOptions
 
 Protocol = Literal["openai", "anthropic", "embedded", "scripted"]
+
+
+class ProtocolSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """How the servers of one protocol are talked to."""
+
+    module: str = ""
+    """Its `create_from` makes the provider; empty if it is made without a server."""
+    package: str = ""
+    """The package that it needs; the extra is named after the protocol."""
+    dialect: Dialect | None = None
+    """The only dialect of its tools, if there is only one."""
+    models_path: str = "/models"
+    """Where a server lists its models."""
+    key_header: str = "Authorization: Bearer "
+    headers: dict[str, str] = {}
+
+
+PROTOCOLS: dict[Protocol, ProtocolSpec] = {
+    "openai": ProtocolSpec(module="toolcrib.providers.openai", package="openai"),
+    "anthropic": ProtocolSpec(
+        module="toolcrib.providers.anthropic",
+        package="anthropic",
+        dialect="anthropic",
+        models_path="/v1/models?limit=1000",
+        key_header="x-api-key: ",
+        headers={"anthropic-version": "2023-06-01"},
+    ),
+    "embedded": ProtocolSpec(package="xllamacpp"),
+    "scripted": ProtocolSpec(),
+}
 
 
 class Preset(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +74,17 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def needs_key(self) -> bool:
         return bool(self.key_variables)
+
+
+class ProviderRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a provider is made from."""
+
+    preset: Preset
+    base_url: str
+    api_key: str
+    key_variable: str
+    profile: Callable[[str], ModelProfile]
+    options: OpenAIOptions
 
 
 _ROWS = (

@@ -14,7 +14,7 @@ from toolcrib.approval.calls import CommandReading
 from toolcrib.approval.command_reader import read_command
 from toolcrib.approval.grants import Grant, suggest
 from toolcrib.approval.options import GateOptions
-from toolcrib.approval.policy import ISOLATED_BACKENDS, Action, Decision, Policy, decide
+from toolcrib.approval.policy import Action, Decision, Policy, decide
 from toolcrib.approval.shell.findings import Finding
 from toolcrib.cli.commands.approvals import REASONS, danger_as_json, describe_danger
 from toolcrib.cli.output import print_json, print_line, print_pairs
@@ -23,6 +23,7 @@ from toolcrib.config.os_errors import current_folder
 from toolcrib.config.settings import Settings
 from toolcrib.core.approvals import ApprovalRequest, EntryPoint
 from toolcrib.core.types import Effect, EffectKind, JsonObject
+from toolcrib.environments.specs import ALIASES, BUILT_IN, isolates
 
 EXIT_CODES = {"allow": 0, "ask": 1, "deny": 3}
 """2 means wrong usage, as in every command."""
@@ -41,7 +42,7 @@ MEANINGS = {
     "--backend",
     default="local",
     show_default=True,
-    type=click.Choice(["local", "ssh", *sorted(ISOLATED_BACKENDS)]),
+    type=click.Choice([*BUILT_IN, *ALIASES]),
     help="The backend it would run in.",
 )
 @click.option("--host-mounts", is_flag=True, help="The backend can reach folders on this machine.")
@@ -116,7 +117,7 @@ def _policy(settings: Settings, entry_point: EntryPoint, backend: str, folder: s
             approver=NoApprover() if entry_point in ATTENDED else None,
             yolo=settings.yolo,
             backend=backend,
-            isolated=isolated and backend in ISOLATED_BACKENDS,
+            isolated=isolated and isolates(backend),
         )
     )
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import re
 import shlex
 import shutil
 import sys
+from collections import Counter
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
 import click
@@ -50,28 +54,28 @@ from toolcrib.version import __version__
 LEAST_FREE_BYTES = 50_000_000
 SHOWN_SESSIONS = 3
 DO_SETUP = "`toolcrib setup`"
-EXTRAS = {
-    "openai": "openai",
-    "anthropic": "anthropic",
-    "embedded": "xllamacpp",
-    "mcp": "mcp",
-    "ssh": "asyncssh",
-    "documents": "python-pptx",
-    "web": "trafilatura",
-    "browser": "playwright",
-    "serve": "uvicorn",
-    "acp": "agent-client-protocol",
-    "vision": "pillow",
-    "ocr": "rapidocr-onnxruntime",
-    "video": "imageio-ffmpeg",
-    "speech": "onnxruntime",
-    "honcho": "honcho-ai",
-    "modal": "modal",
-    "daytona": "daytona",
-    "vercel": "vercel-sandbox",
-    "hermes": "PyYAML",
-}
-"""The extras of the distribution, each with the package that it installs."""
+REQUIREMENT = re.compile(r"(?P<package>[\w.-]+).*extra == ['\"](?P<extra>[\w-]+)")
+NOT_FOR_USERS = ("all", "dev")
+
+
+def extra_packages() -> dict[str, list[str]]:
+    """The extras of the distribution, each with the packages that it installs, its own ones first."""
+    found: dict[str, list[str]] = {}
+    try:
+        requirements = requires("toolcrib") or ()
+    except PackageNotFoundError:
+        return found  # It runs from its source, without having been installed.
+    for requirement in map(REQUIREMENT.match, requirements):
+        if requirement is not None and requirement["extra"] not in NOT_FOR_USERS:
+            found.setdefault(requirement["extra"], []).append(requirement["package"])
+    uses = Counter(package for packages in found.values() for package in packages)
+    return {extra: sorted(packages, key=uses.__getitem__) for extra, packages in found.items()}
+
+
+def _version_of(packages: Sequence[str]) -> str:
+    """The version of the first package, if all of them are installed; otherwise empty."""
+    versions = [installed_version(package) for package in packages]
+    return versions[0] if all(versions) else ""
 
 
 class InstallationProblem(Struct, frozen=True):
@@ -374,7 +378,7 @@ def inspect_installation(*, online: bool = False) -> DoctorReport:
         tools=tool_states(runtime.registry, runtime.registry.entries()),
         failed_files=failed,
         plugins=plugins,
-        packages={extra: installed_version(package) for extra, package in EXTRAS.items()},
+        packages={extra: _version_of(packages) for extra, packages in extra_packages().items()},
         servers=_server_problems_by_name(runtime.settings),
         agent=agent,
         problems=problems,
@@ -428,7 +432,7 @@ def _server_problems(settings: Settings) -> list[InstallationProblem]:
         for name, problem in _server_problems_by_name(settings).items()
         if problem and name in enabled
     ]
-    if enabled and not installed_version(EXTRAS["mcp"]):
+    if enabled and not installed_version("mcp"):
         what = f"{plural(len(enabled), 'MCP server')} configured, but the package `mcp` is not installed"
         found.insert(0, InstallationProblem(what, "`pip install 'toolcrib[mcp]'`"))
     return found
@@ -520,7 +524,7 @@ def _servers(report: DoctorReport) -> list[str]:
     if not report.servers:
         return ["none; run `toolcrib mcp add` to add one"]
     unused = [f"{name}: {problem}" for name, problem in report.servers.items() if problem]
-    missing = "" if report.packages["mcp"] else "; to use them: `pip install 'toolcrib[mcp]'`"
+    missing = "" if report.packages.get("mcp") else "; to use them: `pip install 'toolcrib[mcp]'`"
     return [f"{len(report.servers)} configured, {len(report.servers) - len(unused)} in use{missing}", *unused]
 
 

@@ -17,7 +17,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from toolcrib.cli.models import (
-    PACKAGES,
     MissingRequirement,
     complete_providers,
     context_window,
@@ -35,6 +34,7 @@ from toolcrib.core.types import JsonObject
 from toolcrib.definitions.dialects import render
 from toolcrib.providers.choose import ConfiguredModels, ModelChoice, UnknownProvider, explain_choice, explain_named
 from toolcrib.providers.create import create_provider
+from toolcrib.providers.presets import PROTOCOLS
 
 LONGEST_SECONDS = 60.0
 QUESTION = "Reply with one word: ready"
@@ -251,7 +251,7 @@ def inspect_model(settings: Settings, *, online: bool) -> ModelState:
     places = ConfiguredModels(settings)
     preset = places.find(choice.provider)
     variable, key = places.key(preset)
-    package = PACKAGES.get(preset.protocol, "")
+    package = PROTOCOLS[preset.protocol].package
     missing = missing_requirement(settings, choice)
     check = None
     if online and missing is None:
