@@ -31,8 +31,8 @@ from toolcrib.core.lazy import lazy, lazy_module
 from toolcrib.core.ports import Approver, Gate, Recorder, ResultStore
 from toolcrib.core.types import AGENT_LOOP_TOOLS, TOOL_CALL, JsonObject, ToolCall, ToolResult
 from toolcrib.definitions.build import DeferPolicy, DefinitionBuilder, ToolDefinitions
-from toolcrib.dispatch.budget import FileResultStore, within_turn_budget
 from toolcrib.dispatch.executors import AsyncExecutor, DaemonPool, SyncExecutor
+from toolcrib.dispatch.truncation import FileResultStore, within_turn_budget
 from toolcrib.hooks.manager import HookManager
 from toolcrib.plugins.load import LoadedPlugin, load_plugins
 from toolcrib.registry import discovery

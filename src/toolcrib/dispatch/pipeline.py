@@ -33,7 +33,6 @@ from toolcrib.core.types import (
 from toolcrib.dispatch import outcome
 from toolcrib.dispatch.argument_errors import ArgumentError
 from toolcrib.dispatch.arguments import ArgumentChecker
-from toolcrib.dispatch.budget import within_call_budget
 from toolcrib.dispatch.effects import Effects, effects_of
 from toolcrib.dispatch.executors import (
     CLEAN_UP_AFTER_EFFECTS_SECONDS,
@@ -46,6 +45,7 @@ from toolcrib.dispatch.executors import (
     drive,
 )
 from toolcrib.dispatch.hooks import ask_pre_hooks, fire_post_hooks, rewrite_request, run_through_middleware
+from toolcrib.dispatch.truncation import within_call_budget
 from toolcrib.hooks.manager import HookManager
 from toolcrib.registry.registry import ToolRegistry
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from toolcrib.core.types import ToolCall, ToolResult
-from toolcrib.dispatch.budget import FileResultStore, within_call_budget, within_turn_budget
+from toolcrib.dispatch.truncation import FileResultStore, within_call_budget, within_turn_budget
 
 
 @pytest.fixture
