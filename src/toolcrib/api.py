@@ -1,4 +1,4 @@
-"""The synchronous API, over one default Runtime that is made on first use."""
+"""The synchronous API, over one default Runtime that is created on first use."""
 
 from __future__ import annotations
 

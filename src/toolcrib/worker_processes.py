@@ -1,4 +1,4 @@
-"""Worker processes for data that may be made to attack its reader: limited memory and time, replaced when they fail.
+"""Worker processes for data that may attack its parser: limited memory and time, replaced when they fail.
 
 A worker is a module whose `main` calls `serve_jobs`. Each job and each answer is one line of JSON with `length`, then
 that many bytes. Loading the libraries of a worker takes longer than most jobs, so one process does many.

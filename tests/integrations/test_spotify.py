@@ -299,7 +299,7 @@ async def test_a_login_that_was_withdrawn_is_told_and_dropped(open_runtime: Open
     second = await called(runtime, "spotify_devices", action="list")
 
     assert first["error"] == "the Spotify login has expired; run `toolcrib login spotify`"
-    assert second["error"] == "nobody has logged in to Spotify; run `toolcrib login spotify`"
+    assert second["error"] == "you are not logged in to Spotify; run `toolcrib login spotify`"
     assert len(server.requests) == 1
 
 
@@ -424,8 +424,8 @@ async def test_without_a_login_the_remedy_is_named(open_runtime: OpenMedia, monk
 
     found = await called(runtime, "spotify_queue", action="get")
 
-    assert found["error"] == "nobody has logged in to Spotify; run `toolcrib login spotify`"
-    assert check_spotify() == Unavailable("nobody has logged in to Spotify", "run `toolcrib login spotify`")
+    assert found["error"] == "you are not logged in to Spotify; run `toolcrib login spotify`"
+    assert check_spotify() == Unavailable("you are not logged in to Spotify", "run `toolcrib login spotify`")
     log_in(runtime.settings.home)
     assert check_spotify() is True
 

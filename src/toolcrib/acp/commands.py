@@ -1,4 +1,4 @@
-"""The slash commands that an editor offers: ours for a session, those of plugins, and the person's Markdown files."""
+"""The slash commands that an editor offers: toolcrib's own, those of plugins, and the user's Markdown files."""
 
 from __future__ import annotations
 

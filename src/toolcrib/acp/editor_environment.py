@@ -1,4 +1,4 @@
-"""The editor's files and terminals, under the environment that the tools work with.
+"""An environment over the editor's own files and terminals, for the tools of a session.
 
 Files: unsaved buffers are read instead of the disk, and edits land in the buffers. Only text files inside the session's
 folder go through the editor. The disk decides what may be reached: each file is first opened there, under the rules of

@@ -1,4 +1,4 @@
-"""What a person sends from an editor: text, images, files that are mentioned, and files that come along."""
+"""Converts an editor's prompts to messages: text, images, mentioned files and attached files."""
 
 from __future__ import annotations
 

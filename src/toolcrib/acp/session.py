@@ -368,7 +368,7 @@ def _moved(agent: Agent) -> list[str]:
     began_in = agent.session.cwd
     if agent.is_first_run or not began_in or os.path.realpath(began_in) == os.path.realpath(agent.cwd):
         return []
-    return [f"this session began in {began_in}, and goes on in {agent.cwd}"]
+    return [f"this session began in {began_in} and continues in {agent.cwd}"]
 
 
 class _Decorator:

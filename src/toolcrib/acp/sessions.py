@@ -1,4 +1,4 @@
-"""The sessions that one editor has open: made, loaded, resumed, forked and closed; all of them are in our store."""
+"""The sessions that one editor has open: creates, loads, resumes, forks and closes them. All are stored as usual."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The connection over stdin and stdout: one JSON-RPC message a line. Lines that are no message do no harm."""
+"""The connection over stdin and stdout: one JSON-RPC message per line; invalid lines do no harm."""
 
 from __future__ import annotations
 

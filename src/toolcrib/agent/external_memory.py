@@ -1,4 +1,4 @@
-"""The one memory of a vendor beside the built-in one: recall before a turn, remembering after it, and its own tools.
+"""The external memory provider: recalls before a turn, remembers after it, and offers its own tools.
 
 It is foreign code over a network, so it may fail or hang at any time, and no conversation may suffer from that: every
 call has a time limit, turns are remembered in the background, and after several failures it rests for a while.

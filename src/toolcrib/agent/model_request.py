@@ -1,4 +1,4 @@
-"""Sends requests to models: the agent's with hooks, middleware, events and a way to stop, and those for small jobs."""
+"""Sends requests to models: the agent's, with hooks, middleware, events and interrupts, and auxiliary ones."""
 
 from __future__ import annotations
 

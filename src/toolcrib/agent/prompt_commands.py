@@ -1,4 +1,4 @@
-"""Commands that are not ours, which front ends offer as slash commands: those of people, and those of plugins.
+"""User-defined commands, from Markdown files and plugins, which front ends offer as slash commands.
 
 People write theirs as Markdown files, in their home and in projects that they trust; each is the text of a question.
 """

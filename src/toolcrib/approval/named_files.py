@@ -1,4 +1,4 @@
-"""Which files a command line names, and whether it only reads; for undo and for plan mode. Nothing is run."""
+"""The files that a command line names, and whether it only reads; for undo and plan mode. Runs nothing."""
 
 from __future__ import annotations
 

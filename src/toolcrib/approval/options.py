@@ -1,4 +1,4 @@
-"""What a Runtime knows about its gate when it is made; light, because every process loads it."""
+"""The options of a gate, known when a Runtime is created; lightweight, because every process loads this module."""
 
 from __future__ import annotations
 

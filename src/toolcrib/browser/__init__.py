@@ -1,1 +1,1 @@
-"""The browser: pages that a model reads and works on, in a Chromium of the session's own."""
+"""The browser: pages that a model reads and acts on, in a separate Chromium for each session."""

@@ -1,4 +1,4 @@
-"""The open pages of one browser: which one is current, and waiting for pages that may hang, crash, or ask something."""
+"""The open pages of one browser: which one is current, and waiting for pages that hang, crash or open dialogs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What toolcrib asks of a page: the scripts that run in it, and the facts about an element."""
+"""The scripts that toolcrib runs in pages, and the facts about elements that they return."""
 
 from __future__ import annotations
 

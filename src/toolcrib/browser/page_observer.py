@@ -1,4 +1,4 @@
-"""Watches pages: waits until they rest, takes snapshots, and reports what changed."""
+"""Watches pages: waits until they settle, takes snapshots, and reports what changed."""
 
 from __future__ import annotations
 

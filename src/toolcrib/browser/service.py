@@ -1,4 +1,4 @@
-"""The service behind the browser tools: one browser for each session, closed when it is not used."""
+"""The service behind the browser tools: one browser for each session, closed when it is idle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The browser of one session: acts on its pages, and reports after each what changed."""
+"""The browser of one session: acts on its pages, and reports what changed after each action."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snapshots of pages as a model reads them: an accessibility tree with refs, cut to what matters.
+"""Snapshots of pages as a model reads them: an accessibility tree with refs, truncated to what matters.
 
 Playwright writes the tree as indented lines such as `- button "Save" [ref=e12] [box=8,66,34,21]`. A ref names the same
 element in later snapshots of the same page. Boxes say what is visible, and are not shown.

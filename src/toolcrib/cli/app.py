@@ -42,7 +42,7 @@ COMMANDS: dict[str, tuple[str, str] | tuple[str, str, str]] = {
     "serve": ("serve:serve", "Serve the agent over HTTP, with a web page.", "serve"),
     "acp": ("acp:acp", "Run the agent inside an editor."),
     "login": ("login:login", "Log in to a service that built-in tools use, such as Spotify.", "web"),
-    "logout": ("login:logout", "Delete the saved login of such a service.", "web"),
+    "logout": ("login:logout", "Log out of such a service: delete its saved login.", "web"),
     "setup": ("setup:setup", "Set up the model, keys, tools and approvals, step by step."),
     "doctor": ("doctor:doctor", "Check the whole installation and show what to fix first."),
     "import": ("import_:group", "Import config and data from another program."),

@@ -1,4 +1,4 @@
-"""A client of a running `toolcrib serve`, with the standard library alone: commands start faster without more."""
+"""A client of a running `toolcrib serve`. Uses only the standard library, so that commands start fast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`agent.file_safety`: which files no tool writes or reads, by the rules that the gate applies."""
+"""`agent.file_safety`: which files no tool may read or write, by the rules of the gate."""
 
 from __future__ import annotations
 

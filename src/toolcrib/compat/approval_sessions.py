@@ -1,4 +1,4 @@
-"""Who is asked, and what is remembered, for the functions of `tools.approval`."""
+"""Approvers and grants by session, for the functions of `tools.approval`."""
 
 from __future__ import annotations
 

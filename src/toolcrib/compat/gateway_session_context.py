@@ -1,4 +1,4 @@
-"""`gateway.session_context`: who and where the current conversation is, without variables of the whole process."""
+"""`gateway.session_context`: the user and place of the current conversation, without process-wide variables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tools.tool_search`: finding tools that are not offered by name."""
+"""`tools.tool_search`: finds tools whose definitions are deferred."""
 
 from __future__ import annotations
 

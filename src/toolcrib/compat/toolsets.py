@@ -1,4 +1,4 @@
-"""`toolsets`: the catalog itself, and lookups that answer with nothing where a name is unknown.
+"""`toolsets`: the catalog itself, and lookups that return nothing for an unknown name.
 
 `toolset_distributions`: the named mixtures from which a batch run samples toolsets.
 """

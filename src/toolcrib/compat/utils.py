@@ -1,4 +1,4 @@
-"""`utils`: switches in variables, and files that are replaced as a whole."""
+"""`utils`: flags in environment variables, and atomic file writes."""
 
 from __future__ import annotations
 

@@ -246,7 +246,7 @@ class _Translator:
             if key in model:
                 value = model.pop(key)
                 if ours == "default" and model.get("default"):
-                    self._out.drop(("model", key), "`model.default` is set, too")
+                    self._out.drop(("model", key), "`model.default` is also set")
                 else:
                     self._out.move(("model", key), ("model", ours), value)
         provider = model.pop("provider", None)
@@ -344,7 +344,7 @@ class _Translator:
                 del tasks["compression"]
         for key, value in older.items():
             if value is not None and any(one.path == ("auxiliary", key) for one in self._out.moved):
-                self._out.drop(("compression", f"summary_{key}"), f"`auxiliary.compression.{key}` is set, too")
+                self._out.drop(("compression", f"summary_{key}"), f"`auxiliary.compression.{key}` is also set")
             elif value is not None:
                 self._auxiliary_value(("compression", f"summary_{key}"), key, value)
         self._auxiliary_provider()

@@ -1,4 +1,4 @@
-"""The settings of tools that see, draw, speak and hear: images, videos and speech.
+"""The settings of the media tools: vision, generated images and videos, and speech.
 
 Annotations are real objects here, as in `settings.py`.
 """

@@ -62,9 +62,9 @@ class ServeSettings(Section, frozen=True, kw_only=True):
     jobs: bool = True
     """Whether the server runs scheduled jobs, as `toolcrib cron serve` does."""
     mcp: bool = False
-    """Whether the server offers its tools over MCP, too, at `/mcp`."""
+    """Whether the server also offers its tools over MCP, at `/mcp`."""
     acp: bool = False
-    """Whether editors reach the agent over a WebSocket, too, at `/acp`."""
+    """Whether editors can also reach the agent over a WebSocket, at `/acp`."""
     keep_days: PositiveInt = 30
     """How many days ended runs, their events and stored answers are kept; sessions stay. With a session, they are
     deleted at once."""

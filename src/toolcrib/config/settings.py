@@ -234,7 +234,7 @@ class ApprovalSettings(Section, frozen=True, kw_only=True):
     provenance: Literal["auto", "on", "off"] = "auto"
     """Decide calls with an outside effect by where their values come from; `auto`: where nobody can be asked."""
     provenance_limit: Annotated[float, Meta(ge=0)] = 100
-    """The largest amount that a call may contain unasked if neither you nor a trusted source named it."""
+    """The largest amount that a call may contain without approval if neither you nor a trusted source named it."""
 
 
 class SecuritySettings(Section, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Whether a tool call started this process: commands carry a mark that they cannot take off.
+"""Whether a tool call started this process: commands carry a mark that they cannot remove.
 
 The mark is a hard limit on file locks, which Linux keeps for every process and has not enforced since 2003. The shell
 that runs a command lowers it (`environments/scripts/runner.sh`); everything below inherits it, through forks, new

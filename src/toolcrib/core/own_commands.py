@@ -1,4 +1,4 @@
-"""What each of our own commands does, so that a tool call can use those that only look.
+"""What each toolcrib command does, so that a tool call may use those that only read.
 
 The gate judges command lines with this table, and a toolcrib process that a tool call started applies it to itself.
 """

@@ -1,4 +1,4 @@
-"""Tells records of remote services from files: whatever has a URI scheme is never a file of this machine."""
+"""Distinguishes records of remote services from files: anything with a URI scheme is not a file on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tells whether one name is likely a misspelling of another: typing errors and other ways to write the same words."""
+"""Tells whether one name is likely a misspelling of another: typos, and other spellings of the same words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a backend declares about itself, and what it is asked for.
+"""The declaration of a backend, and the requests it receives.
 
 A built-in backend is one module in `backends/` with a `BACKEND`; everything else (settings, command line, clean-up)
 reads that declaration. An installed package brings a backend through the entry point group `toolcrib.environments`.

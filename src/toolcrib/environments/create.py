@@ -1,4 +1,4 @@
-"""Creates the environment that a spec describes, and asks all backends whether they work and what was left in them."""
+"""Creates the environment that a spec describes; asks all backends whether they work and what they left behind."""
 
 from __future__ import annotations
 

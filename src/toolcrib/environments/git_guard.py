@@ -1,4 +1,4 @@
-"""Keeps programs in a sandbox from leaving something that git runs outside: hooks, settings, other repositories.
+"""Keeps sandboxed programs from leaving anything that git runs outside: hooks, settings, other repositories.
 
 A sandbox lets its programs write in the workspace, and git trusts what it finds there. So what decides what git runs
 is compared before and after, in every repository of the workspace, and put back; a new repository keeps its objects,

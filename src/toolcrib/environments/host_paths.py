@@ -1,4 +1,4 @@
-"""Opens and replaces files of this machine without following links, one folder after the other.
+"""Opens and replaces files on this machine without following links, one folder at a time.
 
 Replacing is atomic: after a crash the old or the new file is there, never a part.
 """

@@ -1,4 +1,4 @@
-"""Hands out environments: one per key, opened once, kept while in use, closed after standing idle."""
+"""Hands out environments: one per key, opened once, kept while in use, closed when idle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which environment a task wants: the settings plus the task's overrides, as one key."""
+"""Which environment a task uses: the settings plus the task's overrides, as one key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Extracts the text of a document, in a separate process because a document may be made to attack its reader.
+"""Extracts the text of a document, in a separate process because a document may attack its parser.
 
 Run as `python -I document_text.py KIND MEMORY_BYTES CPU_SECONDS MAX_CHARS` with the document on standard input. Prints
 one line of JSON ({"note": …} or {"error": …} or {"missing": package}), then the text. Imports nothing of toolcrib.

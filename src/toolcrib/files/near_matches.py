@@ -1,4 +1,4 @@
-"""Finds where in a file a text that does not occur there may have been meant: proposed, never applied.
+"""Finds the lines that a missing search text probably meant: shown as suggestions, never applied.
 
 The first search ignores what models get wrong: white space, quotes, look-alikes, case. If that finds nothing, the
 places that share the most lines, or the line that shares the most words, are taken. The work is counted and limited, so

@@ -1,4 +1,4 @@
-"""The tool `read_file`: numbered lines of a file in the environment of the session; images and documents, too.
+"""The tool `read_file`: numbered lines of a file in the session's environment; also images and documents.
 
 A separate process with limits on time and memory extracts the text of PDFs, notebooks and office files.
 """

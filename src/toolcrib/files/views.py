@@ -1,4 +1,4 @@
-"""What a session's model has seen of files: this keeps repeats short and unseen changes from being overwritten."""
+"""What a session's model has seen of files: keeps repeats short, and unseen changes from being overwritten."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class ShellHook:
             said = self._run(keywords)
         except ShellHookFailed as error:
             if self.settings.on_failure == "allow":
-                logger.warning("%s; the call goes on", error)
+                logger.warning("%s; the call continues", error)
                 return None
             raise
         return said

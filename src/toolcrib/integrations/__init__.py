@@ -1,1 +1,1 @@
-"""Services of other people that tools act on: homes, chats, music, documents. One module each."""
+"""External services that tools act on: homes, chats, music, documents. One module each."""

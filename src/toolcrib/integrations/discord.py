@@ -1,4 +1,4 @@
-"""The service behind `discord` and `discord_admin`: a bot of the user, over Discord's REST API.
+"""The service behind `discord` and `discord_admin`: the user's bot, over Discord's REST API.
 
 https://discord.com/developers/docs/reference
 """

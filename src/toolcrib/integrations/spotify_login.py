@@ -1,4 +1,4 @@
-"""The login at Spotify: OAuth with PKCE, for an app of the user without a secret.
+"""Logs in to Spotify: OAuth with PKCE, through the user's own app, without a secret.
 
 https://developer.spotify.com/documentation/web-api/tutorials/code-pkce-flow
 """
@@ -134,7 +134,7 @@ class SpotifyLogin:
 def _access_token(login: StoredLogin) -> str:
     token = (login.tokens or {}).get("access_token")
     if not isinstance(token, str) or not token:
-        raise LoginFailed(f"nobody has logged in to Spotify; {LOG_IN}")
+        raise LoginFailed(f"you are not logged in to Spotify; {LOG_IN}")
     return token
 
 

@@ -1,4 +1,4 @@
-"""Prepares images for models and reads text in them, in a separate process because an image may be made to attack it.
+"""Prepares images for models and reads text in them, in a separate process because an image may attack its parser.
 
 See `worker_processes.py`. Prepared images are upright, small enough for the model, and have no metadata: where and with
 what a photo was taken is nobody's business.

@@ -1,4 +1,4 @@
-"""Where images come from, and how they are made ready for a model."""
+"""Where images come from, and how they are prepared for a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Takes videos apart with ffmpeg: frames at even distances, and the sound.
+"""Splits videos with ffmpeg: frames at even intervals, and the sound.
 
 A video may be made to attack its reader, so ffmpeg gets the one format that the first bytes show (a playlist in
 disguise would make it open other files and addresses), no protocol but local files, and limits on time and memory.

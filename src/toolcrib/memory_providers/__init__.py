@@ -1,1 +1,1 @@
-"""Memories of vendors that come with toolcrib, written as plugins write theirs."""
+"""External memory providers that come with toolcrib, written like those of plugins."""

@@ -1,4 +1,4 @@
-"""The service behind `mixture_of_agents`: several models answer side by side, and one joins their answers."""
+"""The service behind `mixture_of_agents`: several models answer in parallel, and one combines their answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models that a person can choose between, as the config, the keys and the catalog name them."""
+"""The models that a user can choose from: those of the config, the keys and the catalog."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lets tool files and plugins written for the reference system import the names they know; explains those not here.
+"""Lets tool files and plugins written for the reference system import its module names; explains missing ones.
 
 The finder is last on `sys.meta_path`, so it answers only if no real module of that name exists. It knows the
 compatibility modules only by name and imports each on demand. The base class of its loader is for type checkers only,

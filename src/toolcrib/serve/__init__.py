@@ -1,1 +1,1 @@
-"""`toolcrib serve`: the agent for programs over HTTP."""
+"""`toolcrib serve`: the agent over HTTP."""

@@ -1,4 +1,4 @@
-"""The routes of toolcrib's own API: each says who may use it and what it takes, for the guard and for OpenAPI."""
+"""What a route of toolcrib's own API declares, for the guard and for OpenAPI. The routes are in the `*_api` modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server: one process in front of one host of agents, as an ASGI application."""
+"""The server, as an ASGI application: one process in front of one agent host. `AgentServer.routes` lists all routes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What works beside the requests: jobs that are due, and changes of the config file."""
+"""Background work of the server: runs due jobs, and reloads the config when it changes."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class PageLogins:
     def create_code(self, name: str = OWNER) -> str:
         """A new code, which works once and soon expires."""
         if self._tokens.named(name) is None:
-            raise TokenError(f"there is no token {name!r}; `toolcrib serve token --list` shows the further ones")
+            raise TokenError(f"there is no token {name!r}; `toolcrib serve token --list` lists them")
         code = base64.b32encode(secrets.token_bytes(CODE_BYTES)).decode().rstrip("=")
         made = LoginCode(sha256=_digest(code), name=name, expires_at=self._clock() + CODE_SECONDS)
         with writing(self._file) as target:

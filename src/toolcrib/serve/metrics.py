@@ -1,4 +1,4 @@
-"""What the server did, in the text format of Prometheus."""
+"""Counters of the server, in the text format of Prometheus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chat requests whose tools run at the client: the server only passes them on to its model.
+"""Chat requests whose tools run on the client: the server only passes them to its model.
 
 Asked for by a header. The model gets the client's messages and tools alone, so that no name of theirs can be taken for
 one of ours: no agent, no tools and no session of the server take part.

@@ -1,4 +1,4 @@
-"""Approvals and questions of runs: each has a short code, and is answered over the API, or by the next message."""
+"""Pending approvals and questions of runs: each has a short code, answered over the API or by the next message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may use the server: the owner's token, and further ones with fewer rights."""
+"""Who may use the server: the owner's token, and additional ones with fewer rights."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TokenIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
-    """A further token; only its hash is stored."""
+    """An additional token; only its hash is stored."""
 
     sha256: str
     scopes: tuple[TokenScope, ...]
@@ -118,15 +118,15 @@ class ServerTokens:
         return None if found is None else (_identity(name, found), found.sha256)
 
     def others(self) -> dict[str, StoredToken]:
-        """The further tokens, by name."""
+        """The additional tokens, by name."""
         try:
             return msgspec.json.decode(self._others_file.read_bytes(), type=dict[str, StoredToken])
         except FileNotFoundError:
             return {}
         except msgspec.DecodeError as error:
-            raise TokenError(
-                f"{str(self._others_file)!r} is damaged ({error}); delete it and create tokens anew"
-            ) from (error)
+            raise TokenError(f"{str(self._others_file)!r} is damaged ({error}); delete it and create new tokens") from (
+                error
+            )
 
     def create(self, name: str, scopes: Iterable[TokenScope], owner: str = "") -> str:
         """A new token with these scopes, for the owner of the home or for somebody else; it is shown once."""

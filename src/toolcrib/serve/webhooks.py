@@ -1,4 +1,4 @@
-"""Webhooks: other services start runs, each at an address of its own with a secret of its own.
+"""Webhooks: other services start runs, each with its own address and secret.
 
 The signature of the raw body is the only way in. What was sent is data: the prompt comes from the config, and the run
 has the toolsets that the config gives it. A delivery counts once.

@@ -1,4 +1,4 @@
-"""What works in the background or is kept for later, over the API: jobs, processes, memory and skills."""
+"""Background work and stored knowledge over the API: jobs, processes, memory and skills."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks skills: against the rules of the format, their links, and what they would make an agent do.
+"""Checks skills: the format, their links, and what they would make an agent do.
 
 Later sessions read a skill as instructions, so it is scanned before it is written. What no session may do (instructions
 that override the model's own, commands that are never allowed) is refused. Commands that need approval are reported, so

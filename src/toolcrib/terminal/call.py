@@ -1,4 +1,4 @@
-"""One call of the `terminal` tool, checked."""
+"""The validated arguments of one call of the `terminal` tool."""
 
 from __future__ import annotations
 

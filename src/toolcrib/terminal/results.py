@@ -88,7 +88,7 @@ def waiting(result: ForegroundResult, record: ProcessRecord, mask: Mask) -> Json
         "status": "waiting_for_input",
         "session_id": record.id,
         "hint": (
-            f"it waits for input and goes on in the background as {record.id}: "
+            f"it is waiting for input and continues in the background as {record.id}: "
             f"process(action='submit', session_id='{record.id}', data='…') types a line, action='write' sends keys as "
             "they are (data='q' ends a pager), action='kill' ends it"
         ),

@@ -1,4 +1,4 @@
-"""Commands that call sudo: toolcrib asks for the password, tries it before anything runs, and passes it by a pipe.
+"""Commands that call sudo: toolcrib asks for the password, verifies it before anything runs, and passes it by a pipe.
 
 It is kept nowhere: every command asks anew, unless sudo itself needs none. What stands in the way of others seeing it
 is told in `environments/scripts/sudo.sh`.

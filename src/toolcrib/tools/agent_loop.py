@@ -1,4 +1,4 @@
-"""Tools that work on the state of a running agent: its plan, its memory, its past sessions, its helpers.
+"""Tools that work on the state of a running agent: its plan, its memory, its past sessions, its subagents.
 
 Each uses a service of the runtime that keeps this state; without an agent, the error names the missing service.
 """

@@ -1,4 +1,4 @@
-"""What availability checks ask, cheaply: they run at every build of the definitions, so they import nothing.
+"""Cheap helpers for availability checks: they run at every build of the definitions, so they import nothing.
 
 They only look at variables and files of this machine, so they run in place.
 """

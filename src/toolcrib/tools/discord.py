@@ -1,4 +1,4 @@
-"""Discord: reads and takes part in conversations, and manages servers, with a bot of the user."""
+"""Discord: reads and joins conversations, and manages servers, with the user's bot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images and videos: makes them with services that charge for it."""
+"""Images and videos: generates them with paid services."""
 
 from __future__ import annotations
 

@@ -43,13 +43,13 @@ def check_board() -> bool | Unavailable:
     """Whether agents use the board here: the config says so, or this process was started for a card."""
     if has_variable("TOOLCRIB_KANBAN_TASK", "HERMES_KANBAN_TASK") or _is_enabled():
         return True
-    return Unavailable("agents do not use the board", REMEDY)
+    return Unavailable("the board is not enabled for agents", REMEDY)
 
 
 @runs_in_place
 def check_whole_board() -> bool | Unavailable:
     """Whether agents may look at the whole board: a worker knows only its own card."""
-    return True if _is_enabled() else Unavailable("agents do not use the board", REMEDY)
+    return True if _is_enabled() else Unavailable("the board is not enabled for agents", REMEDY)
 
 
 def _text(description: str) -> JsonObject:
@@ -80,14 +80,14 @@ TOOLS: dict[str, tuple[str, JsonObject, tuple[str, ...]]] = {
     "kanban_list": (
         "List the cards of a board, the most urgent first.",
         {
-            "assignee": _text("Only cards of this worker"),
+            "assignee": _text("Only cards assigned to this worker"),
             "status": {
                 "type": "string",
                 "enum": ["triage", "todo", "ready", "running", "blocked", "done", "archived"],
                 "description": "Only cards in this column",
             },
             "tenant": _text("Only cards of this tenant"),
-            "include_archived": {"type": "boolean", "description": "Archived cards, too"},
+            "include_archived": {"type": "boolean", "description": "Include archived cards"},
             "limit": {**_count("How many"), "maximum": 500, "default": 50},
         },
         (),
@@ -98,7 +98,7 @@ TOOLS: dict[str, tuple[str, JsonObject, tuple[str, ...]]] = {
         {
             "title": _text("What is to be done, in one line"),
             "assignee": _text("Who should do it: the name of a worker or a person"),
-            "body": _text("All that a worker needs to know, and how to see that it is done"),
+            "body": _text("Everything a worker needs to know, and how to tell that it is done"),
             "parents": _texts("Cards that must be done first"),
             "tenant": _text("Whom the work is for, to filter by"),
             "priority": {"type": "integer", "description": "Cards with a higher number come first; 0 by default"},

@@ -1,4 +1,4 @@
-"""Several models: asks them the same question and joins their answers."""
+"""Several models: asks them the same question and combines their answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spotify: plays music, searches, and keeps playlists and the library, in the account that the user logged in to."""
+"""Spotify: plays and finds music, and manages playlists and the library of the user's account."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def spotify_effects(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
 def check_spotify() -> bool | Unavailable:
     """Whether somebody logged in."""
     if not is_in_home("logins/spotify.json"):
-        return Unavailable("nobody has logged in to Spotify", "run `toolcrib login spotify`")
+        return Unavailable("you are not logged in to Spotify", "run `toolcrib login spotify`")
     return check_client()
 
 

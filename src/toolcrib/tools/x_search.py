@@ -1,4 +1,4 @@
-"""Posts on X: searches them."""
+"""X: searches posts."""
 
 from __future__ import annotations
 

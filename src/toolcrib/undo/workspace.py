@@ -1,4 +1,4 @@
-"""A workspace as its latest scan found it: which files are there, and what has changed since the scan before.
+"""A workspace as of its latest scan: which files it has, and what has changed since the scan before.
 
 A scan walks the folders that git would not ignore and compares the status of each file with what is stored: change
 time, inode and size. Only files that differ are read; their contents go into the store. Rules that changed count from

@@ -1,4 +1,4 @@
-"""What the web tools remember: recent answers in memory."""
+"""The cache of the web tools: recent answers in memory."""
 
 from __future__ import annotations
 

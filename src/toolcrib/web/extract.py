@@ -1,4 +1,4 @@
-"""`web_extract`: fetches pages in parallel and gives each as readable text, or says why not."""
+"""`web_extract`: fetches pages in parallel and returns each as readable text, or the reason why not."""
 
 from __future__ import annotations
 

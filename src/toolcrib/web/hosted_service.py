@@ -1,4 +1,4 @@
-"""A service behind a web API: what it needs to be configured, and how its answers are read."""
+"""A service behind a web API: the configuration it needs, and how to read its answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Extracts the readable text of pages, in a separate process because a page may be made to attack its reader.
+"""Extracts the readable text of pages, in a separate process because a page may attack its parser.
 
 See `worker_processes.py`.
 """

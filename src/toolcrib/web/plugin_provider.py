@@ -1,4 +1,4 @@
-"""What a plugin registered as a provider of some service: foreign code, which may raise, hang, or give anything."""
+"""A provider that a plugin registered: foreign code, which may raise, hang or return anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the services behind tools are asked: one request, one answer, one sentence about each failure.
+"""Sends requests to the services behind tools: one request, one answer, one clear message for each failure.
 
 A sentence names the service and the variable of its key. It never contains the key, nor what the service said: an
 answer of a stranger is no text for a message.

@@ -1,4 +1,4 @@
-"""Programs that record the person or tell about the machine: screen, clipboard, microphone, settings, processes."""
+"""Programs that record the user or report on the machine: screen, clipboard, microphone, settings, processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the analyser sees of the files of this machine: where links lead, and what patterns match.
+"""The analyser's view of this machine's files: where links lead, and what patterns match.
 
 The work is bounded, and every answer is kept for as long as one command line is judged.
 """

@@ -1,4 +1,4 @@
-"""Services on this machine that act for whoever reaches them: our own server, and sockets of daemons and agents."""
+"""Services on this machine that act for any client: our own server, and sockets of daemons and agents."""
 
 from __future__ import annotations
 

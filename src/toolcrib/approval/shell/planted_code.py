@@ -1,4 +1,4 @@
-"""Dangerous commands that are put into files which tools run later: scripts of packages, hooks, tasks, workflows."""
+"""Dangerous commands written into files that tools run later: package scripts, hooks, tasks, workflows."""
 
 from __future__ import annotations
 

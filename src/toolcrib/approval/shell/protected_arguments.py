@@ -1,4 +1,4 @@
-"""Protected paths among a command's words: asked about unless its program is known to only read them."""
+"""Protected paths among a command's arguments: they need approval unless the program is known to only read."""
 
 from __future__ import annotations
 

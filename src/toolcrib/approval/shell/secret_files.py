@@ -1,4 +1,4 @@
-"""Secrets that a command reaches without naming them: by a wildcard, by a walk through a folder, or by a search.
+"""Secrets that a command reaches without naming them: by a wildcard, a recursive walk or a search.
 
 Patterns and folders are compared with the usual locations of secrets, and on this machine with the files that exist.
 """

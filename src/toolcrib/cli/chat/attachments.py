@@ -1,4 +1,4 @@
-"""What goes along with a message: files and folders named as @path, images, piped text, the output of !commands."""
+"""Attachments of a message: files and folders named as @path, images, piped text, the output of !commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finished calls: the line that stays on the screen, the output or diff below it, and the whole of it on request."""
+"""Finished calls: their line on the screen, the output or diff below it, and the full output on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the chat needs of a frontend, and the frontend for plain lines: pipes and simple terminals."""
+"""The frontend protocol of the chat, and the frontend for plain lines: pipes and simple terminals."""
 
 from __future__ import annotations
 

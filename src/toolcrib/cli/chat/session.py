@@ -1,4 +1,4 @@
-"""An interactive chat session: takes what the person enters and works on it, one thing after the other."""
+"""An interactive chat session: reads what the user enters and handles it, one input at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slash commands about sessions and what they contain: choose, export, copy, measure, and the person's own commands."""
+"""Slash commands about sessions and their content: choose, export, copy, measure; and the user's own `!commands`."""
 
 from __future__ import annotations
 

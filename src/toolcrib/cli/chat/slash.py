@@ -1,4 +1,4 @@
-"""Slash commands: what one is, how it is found, and those of people and plugins. `slash_commands` holds ours."""
+"""Slash commands: the type, the lookup, and those of users and plugins. `slash_commands` defines toolcrib's own."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 SHOWN_CALLS = 15
 MODE_TEXTS: dict[Mode, str] = {
-    "ask": "Edits of files are shown as a diff, and you are asked about each.",
+    "ask": "Each edit is shown as a diff and needs your approval.",
     "auto-edit": "Files of the workspace are edited without asking; commands follow the approval policy.",
     "plan": "Only tools and commands that read; the agent ends with a plan for you to accept, edit or reject.",
 }

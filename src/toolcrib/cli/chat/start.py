@@ -1,4 +1,4 @@
-"""Opens what a chat works with: the host of its agents, and the agent for the options."""
+"""Creates what a chat needs: the agent host, and the agent that the options describe."""
 
 from __future__ import annotations
 

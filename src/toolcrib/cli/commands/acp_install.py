@@ -1,4 +1,4 @@
-"""`toolcrib acp install`: what editors need in their settings to start `toolcrib acp`."""
+"""`toolcrib acp install`: prints or writes the editor settings that start `toolcrib acp`."""
 
 from __future__ import annotations
 

@@ -331,4 +331,4 @@ def revoke_grant(grant: str) -> None:
 
 
 group.lazy("test", "approvals_test:test_command", "Show what would happen to a command, without running any of it.")
-group.lazy("answer", "approvals_answer:answer_request", "Answer a request for approval of a running server.")
+group.lazy("answer", "approvals_answer:answer_request", "Answer an approval request from a running server.")

@@ -1,4 +1,4 @@
-"""`toolcrib approvals answer`: answers what a running server asks."""
+"""`toolcrib approvals answer`: answers an approval request from a running server."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ from toolcrib.config.load import load_settings
     help="What to answer.",
 )
 @click.option("--reason", metavar="TEXT", default="", help="With `deny`: why, for the model.")
-@click.option("--connect", metavar="URL", default="", help="The server that asks; default: the one of this home.")
+@click.option(
+    "--connect", metavar="URL", default="", help="The server that asks; default: the one that uses this home."
+)
 def answer_request(code: str, choice: str, reason: str, connect: str) -> None:
-    """Answer a request for approval of a running server.
+    """Answer an approval request from a running server.
 
     CODE is the short code or the id of the request, as the server shows it.
 
@@ -37,4 +39,4 @@ def answer_request(code: str, choice: str, reason: str, connect: str) -> None:
     answer = client.post(f"/api/approvals/{quote(code, safe='')}", {"choice": choice, "reason": reason})
     note(f"Answered {code}: {DECIDED[choice]}.")
     if answer["run_id"]:
-        note("Its run had ended; another one goes on with it.")
+        note("Its run had ended; a new run continues it.")

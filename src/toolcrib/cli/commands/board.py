@@ -67,9 +67,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 @group.command("list")
 @click.option("--board", metavar="NAME", default="", help="Only this board.")
-@click.option("--assignee", metavar="NAME", default="", help="Only cards of this worker or person.")
+@click.option("--assignee", metavar="NAME", default="", help="Only cards assigned to this worker or person.")
 @click.option("--status", type=click.Choice(STATUSES), default=None, help="Only this column.")
-@click.option("--archived", is_flag=True, help="Archived cards, too.")
+@click.option("--archived", is_flag=True, help="Include archived cards.")
 @json_option
 def list_cards(board: str, assignee: str, status: str | None, archived: bool, as_json: bool) -> None:
     """List the cards, column by column.
@@ -123,7 +123,7 @@ def show_card(wanted: str, as_json: bool) -> None:
 
 @group.command("add")
 @click.argument("title")
-@click.option("--body", metavar="TEXT", default="", help="All that a worker needs to know.")
+@click.option("--body", metavar="TEXT", default="", help="Everything a worker needs to know.")
 @click.option("--assignee", metavar="NAME", default="", help="Who should do it.")
 @click.option("--board", metavar="NAME", default=DEFAULT_BOARD, show_default=True, help="The board.")
 @click.option("--parent", "parents", metavar="CARD", multiple=True, help="A card that must be done first; repeatable.")
@@ -163,7 +163,7 @@ def move_card(wanted: str, status: str, as_json: bool) -> None:
 @click.argument("assignee", metavar="NAME")
 @json_option
 def assign_card(wanted: str, assignee: str, as_json: bool) -> None:
-    """Say who should do a card; an empty name means nobody."""
+    """Assign a card to someone; an empty name unassigns it."""
     with open_cards() as store:
         card = store.assign(store.find(wanted), assignee)
     _report(card, f"The card {card.id} is assigned to {card.assignee or 'nobody'}.", as_json)
@@ -196,7 +196,7 @@ def finish_card(wanted: str, summary: str, as_json: bool) -> None:
 @click.argument("reason")
 @json_option
 def block_card(wanted: str, reason: str, as_json: bool) -> None:
-    """Block a card until something is there; `toolcrib board move CARD ready` unblocks it."""
+    """Block a card and say what it is waiting for; `toolcrib board move CARD ready` unblocks it."""
     with open_cards() as store:
         card = store.block(store.find(wanted), reason, "", PERSON).card
     _report(card, f"The card {card.id} is blocked.", as_json)

@@ -158,8 +158,8 @@ def chat(
 ) -> int:
     """Chat with the agent, or ask it one question.
 
-    PROMPT is the first message of the chat; without a terminal it is asked like -q. What is piped in goes along with
-    the question, and @path in it attaches a file, a folder or an image.
+    PROMPT is the first message of the chat; without a terminal it works like -q. Piped input is sent along with the
+    question, and @path in the question attaches a file, a folder or an image.
 
     With -q, the answer goes to stdout and progress to stderr. The exit code is 0 if the agent answered, 1 if the model
     or the last tools failed, 2 for wrong usage, 3 if the budget ran out, 4 if something it needed was denied, and 130

@@ -1,4 +1,4 @@
-"""`toolcrib cron create` and `update`: write a job, and warn about what would be denied when it runs."""
+"""`toolcrib cron create` and `update`: write a job, and warn about calls that would be denied when it runs."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def create_job(schedule: str, prompt: str | None, **options: Any) -> None:
       toolcrib cron create 'every 2h' 'Check whether the tests pass' --toolsets terminal,file
       toolcrib cron create 'every monday at 9:00' 'Plan the week' --tz Europe/Berlin
       toolcrib cron create 'in 30m' 'Check that the upload is done'
-      toolcrib cron create '2026-12-24 18:00' 'JobDraft me a merry Christmas'
+      toolcrib cron create '2026-12-24 18:00' 'Wish me a merry Christmas'
       toolcrib cron create '@hourly' --script 'df -h /' --no-agent --name disk
     """
     settings, now = load_settings(), time.time()

@@ -32,7 +32,7 @@ def check_backend(
     """Run the conformance suite against a backend, built in or your own.
 
     BACKEND is a name from `toolcrib env list`, which includes backends of installed packages, or MODULE:FUNCTION for
-    one that you are writing: a function of a spec and the settings that returns an Environment, an Engine or a
+    one that you are writing: a function that takes a spec and the settings and returns an Environment, an Engine or a
     BaseEnvironment. The default is the configured backend. Exit code 1 if a check fails.
 
     --json prints an object with the keys backend, ok, passed, failed, skipped and checks (each with name, rule, state,

@@ -39,7 +39,7 @@ def login(service: str, client_id: str, no_browser: bool, timeout: float) -> Non
     the address of the last page, which will not load there. The login is saved in your home folder, readable only by
     you, and renewed automatically; `toolcrib logout SERVICE` deletes it.
 
-    Spotify needs the client id of an app of yours: create one at https://developer.spotify.com/dashboard with the
+    Spotify needs the client id of your own app: create one at https://developer.spotify.com/dashboard with the
     redirect address http://127.0.0.1:8976/callback. It has no secret.
 
     \b
@@ -53,7 +53,7 @@ def login(service: str, client_id: str, no_browser: bool, timeout: float) -> Non
     client_id = (client_id or variables.get("SPOTIFY_CLIENT_ID", "")).strip()
     if not client_id:
         raise UsageError(
-            f"Spotify needs the client id of an app of yours; create one at {DASHBOARD} with the redirect address "
+            f"Spotify needs the client id of your own app; create one at {DASHBOARD} with the redirect address "
             f"http://{HOST}:{REDIRECT_PORT}{PATH}, then run `toolcrib login {service} --client-id ID`"
         )
     asyncio.run(_log_in(_spotify(settings), client_id, not no_browser, timeout))
@@ -69,9 +69,9 @@ async def _log_in(spotify: SpotifyLogin, client_id: str, opens_browser: bool, se
 @click.command(name="logout")
 @click.argument("service", type=click.Choice(SERVICES))
 def logout(service: str) -> None:
-    """Delete the saved login of such a service.
+    """Log out of such a service: delete its saved login.
 
-    Spotify has no way to revoke it from here; https://www.spotify.com/account/apps removes the access of your app.
+    It cannot be revoked from here; remove your app's access at https://www.spotify.com/account/apps.
 
     \b
     Example:

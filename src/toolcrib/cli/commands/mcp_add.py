@@ -231,9 +231,9 @@ def _refuse_existing(settings: Settings, found: list[ImportedServer], replace: b
     taken = [name for name in names if name in settings.mcp_servers]
     if taken and not replace:
         listed = ", ".join(repr(name) for name in taken)
-        there = f"is an MCP server {listed}" if len(taken) == 1 else f"are MCP servers {listed}"
+        exist = f"an MCP server {listed} already exists" if len(taken) == 1 else f"MCP servers {listed} already exist"
         these = "it" if len(taken) == 1 else "them"
-        raise UsageError(f"there {there} already; add `--replace` to replace {these}")
+        raise UsageError(f"{exist}; add `--replace` to replace {these}")
 
 
 def _check(server: ImportedServer) -> None:

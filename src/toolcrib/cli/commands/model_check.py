@@ -1,4 +1,4 @@
-"""`toolcrib model test`: does the model answer, how fast, and can it call tools? Set-up and doctor use it too.
+"""`toolcrib model test`: whether the model answers, how fast, and whether it calls tools. Also for setup and doctor.
 
 Doctor also reports what the model needs before it can answer.
 """

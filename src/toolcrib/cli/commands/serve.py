@@ -124,7 +124,7 @@ def _show_page(logins: PageLogins, settings: ServeSettings, is_opening: bool) ->
 
 
 @serve.command("login")
-@click.option("--token", "name", metavar="NAME", default="owner", help="Log in with the rights of this further token.")
+@click.option("--token", "name", metavar="NAME", default="owner", help="Log in with the rights of this token.")
 def login(name: str) -> None:
     """Print a link that logs a browser in to the running server's page.
 
@@ -141,7 +141,7 @@ def login(name: str) -> None:
 
 
 @serve.command("token")
-@click.option("--new", "name", metavar="NAME", help="Create a further token with this name, and print it once.")
+@click.option("--new", "name", metavar="NAME", help="Create an additional token with this name, and print it once.")
 @click.option(
     "--scope",
     "scopes",
@@ -152,10 +152,10 @@ def login(name: str) -> None:
 @click.option(
     "--owner", metavar="OWNER", default="", help="With --new: whose sessions the token reaches; default: your own."
 )
-@click.option("--revoke", metavar="NAME", help="Revoke a further token.")
-@click.option("--list", "is_list", is_flag=True, help="List the further tokens and their scopes.")
+@click.option("--revoke", metavar="NAME", help="Revoke an additional token.")
+@click.option("--list", "is_list", is_flag=True, help="List the additional tokens and their scopes.")
 def token(name: str | None, scopes: tuple[TokenScope, ...], owner: str, revoke: str | None, is_list: bool) -> None:
-    """Print the owner's token, or manage further ones.
+    """Print the owner's token, or manage additional ones.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`toolcrib serve install`: starts the server with the machine, by systemd or launchd."""
+"""`toolcrib serve install`: starts the server at login, with systemd or launchd."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ READABLE = 0o644
 def install(manager: str | None, only_print: bool) -> None:
     """Start the server when you log in.
 
-    Writes a unit of your own systemd (`~/.config/systemd/user`), or an agent of launchd (`~/Library/LaunchAgents`), and
+    Writes a systemd user unit (`~/.config/systemd/user`) or a launchd agent (`~/Library/LaunchAgents`), and
     prints the command that starts it. The server uses this Python and this home; its settings come from the config.
 
     \b

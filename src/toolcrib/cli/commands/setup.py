@@ -48,7 +48,7 @@ def setup(names: tuple[str, ...], only_list: bool, as_json: bool, **flags: Any) 
     continue any time. Keys are not shown while you type, and are saved in the file .env, which only you can read. The
     model is tested with one real request. With names of tools, toolsets or variables, asks only for what those need.
 
-    With flags that set something, asks nothing. Exit code 1 if the model does not answer then.
+    With flags that set something, asks nothing. Exit code 1 if the model then does not answer.
 
     \b
     Examples:

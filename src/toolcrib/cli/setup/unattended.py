@@ -1,4 +1,4 @@
-"""The set-up by flags: checks everything, saves it, then tests the model."""
+"""Setup by flags: checks everything, saves it, then tests the model."""
 
 from __future__ import annotations
 

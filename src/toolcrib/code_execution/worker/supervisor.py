@@ -1,4 +1,4 @@
-"""The first process of a script: runs it in a child process, transfers frames, ends what it leaves running.
+"""The first process of a script: runs it in a child process, relays frames, and ends what it leaves running.
 
 Sent as text to the environment; imports little, because every script pays for it. Its arguments are its own text, the
 nonce that starts its channel, the text of `script_process.py`, and the path it was started with.

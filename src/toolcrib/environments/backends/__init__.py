@@ -1,1 +1,1 @@
-"""The backends, one Engine a file; loaded by name, so that an unused one costs nothing."""
+"""The backends, one Engine per file; loaded by name, so that an unused one costs nothing."""

@@ -1,4 +1,4 @@
-"""The `sandbox` backend: this machine with most of it out of reach, through bubblewrap or Landlock.
+"""The `sandbox` backend: this machine, mostly out of reach, through bubblewrap or Landlock.
 
 One sandbox exists for as long as the engine is open. A small spawner inside starts programs on request, so that
 commands see each other as they would on this machine, and a command costs no more than its own start.

@@ -1,4 +1,4 @@
-"""Tool calls over stdio that bypass the SDK: the one request that is made thousands of times.
+"""Tool calls over stdio that bypass the SDK, because they are the one request made thousands of times.
 
 The SDK opens the connection, negotiates the protocol, lists tools, listens and answers the server's requests. For a
 call it would build, validate and copy each message several times, which takes longer than many tools. So calls are

@@ -1,4 +1,4 @@
-"""Logs in at a server with a person present, and logs out again."""
+"""Logs in to a server with a person present, and logs out again."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Makes images and videos with services that charge for it, behind one small protocol each."""
+"""Generates images and videos with paid services, behind one small protocol each."""

@@ -1,4 +1,4 @@
-"""The services that make images and videos.
+"""The services that generate images and videos.
 
 Images: everything with OpenAI's image routes, fal, Gemini and Replicate. Videos: fal, and xAI, which also changes and
 extends them.

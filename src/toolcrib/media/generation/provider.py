@@ -1,4 +1,4 @@
-"""What a service that makes images or videos is, and what all of them share."""
+"""The protocol of a service that generates images or videos, and what all of them share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The service behind `image_generate`, `video_generate` and the two tools for videos of xAI."""
+"""The service behind `image_generate`, `video_generate` and the two tools for xAI videos."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Audio files: what they are, how texts are cut for speaking, and what ffmpeg does with them."""
+"""Audio files: their types, how texts are split for speaking, and conversions with ffmpeg."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ _QWEN_05B = EmbeddedModel(
     ),
     memory_bytes=660_000_000,
     native_calls=True,
-    remark="It calls one tool at a time and words short answers; for real work set up a larger model.",
+    remark="It calls one tool at a time and gives short answers; for real work, set up a larger model.",
     fallback="smollm2-135m",
 )
 

@@ -1,4 +1,4 @@
-"""The tools that a very small model is always offered, in words that it understands, with examples to imitate.
+"""The tools that a very small model always gets, described in simple words, with examples to imitate.
 
 Its choice among many tools with full descriptions is close to chance; among these five it is mostly right.
 """

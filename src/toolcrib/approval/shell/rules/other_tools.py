@@ -1,4 +1,4 @@
-"""Tools without rules of their own: what they destroy, judging by their words, and what they publish."""
+"""Tools without rules of their own: judges by their arguments what they destroy or publish."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our own program, called from a tool call: what would lift the gate, or change what it depends on."""
+"""toolcrib itself, called from a tool call: commands that would bypass the gate or change what it depends on."""
 
 from __future__ import annotations
 
