@@ -18,7 +18,7 @@ from acp.schema import McpServerStdio
 from websockets.asyncio.client import ClientConnection, connect
 
 from tests.acp.editors import LIMIT_SECONDS, OpenEditor, TestEditor, check_transcript
-from tests.serve.agent_serving import CONFIG, Served, serving
+from tests.serve.agent_serving import CONFIG, RunningServer, serving
 from toolcrib.acp.transport import encoded
 from toolcrib.testing import calls
 
@@ -45,7 +45,7 @@ class Socket:
 
 
 @asynccontextmanager
-async def editing(served: Served, editor: TestEditor, token: str = "") -> AsyncIterator[OpenEditor]:
+async def editing(served: RunningServer, editor: TestEditor, token: str = "") -> AsyncIterator[OpenEditor]:
     url = served.url.replace("http", "ws", 1) + "/acp"
     headers = {"Authorization": f"Bearer {token or served.token}"}
     async with connect(url, additional_headers=headers, proxy=None) as socket:

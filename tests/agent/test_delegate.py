@@ -29,7 +29,7 @@ def is_helper(request: ModelRequest) -> bool:
     return request.messages[0].text.startswith("You are a helper")
 
 
-class Cast:
+class AgentAndHelperModel:
     """One model that plays the agent and its helpers: the agent by a list, helpers by what they are asked."""
 
     def __init__(self, agent: list[Step], helper: Callable[[ModelRequest], Any]) -> None:
@@ -48,7 +48,7 @@ def runtime(make_runtime: Callable[..., Runtime]) -> Runtime:
     return make_runtime(registry=ToolRegistry(parent=default_registry))
 
 
-def make(runtime: Runtime, cast: Cast, **options: Any) -> Agent:
+def make(runtime: Runtime, cast: AgentAndHelperModel, **options: Any) -> Agent:
     host = AgentHost(runtime=runtime, store=SessionStore.in_memory(), model=cast.provider)
     return Agent(host=host, model=cast.provider, toolsets=["delegation", "memory", *_own(runtime)], **options)
 
@@ -83,7 +83,7 @@ async def test_helpers_work_side_by_side_and_report(runtime: Runtime, add_tool: 
         return calls("meet")
 
     tasks = [{"goal": f"part {n}"} for n in range(3)]
-    agent = make(runtime, Cast([calls("delegate_task", {"tasks": tasks}), "All done."], helper))
+    agent = make(runtime, AgentAndHelperModel([calls("delegate_task", {"tasks": tasks}), "All done."], helper))
     events: list[Any] = []
 
     result = await agent.run("Do three things", on_event=events.append)
@@ -109,7 +109,7 @@ async def test_helpers_have_fewer_tools_and_cannot_send_helpers(runtime: Runtime
             return request.messages[-1].text
         return calls("delegate_task", {"goal": "go deeper"})
 
-    agent = make(runtime, Cast([calls("delegate_task", {"goal": "try"}), "ok"], helper))
+    agent = make(runtime, AgentAndHelperModel([calls("delegate_task", {"goal": "try"}), "ok"], helper))
 
     await agent.run("go")
 
@@ -131,7 +131,9 @@ async def test_an_orchestrator_may_send_helpers_down_to_the_depth_limit(
         levels.append([tool["function"]["name"] for tool in request.tools])
         return calls("delegate_task", {"goal": "deeper", "role": "orchestrator"}) if len(levels) == 1 else "at the end"
 
-    agent = make(runtime, Cast([calls("delegate_task", {"goal": "plan", "role": "orchestrator"}), "ok"], helper))
+    agent = make(
+        runtime, AgentAndHelperModel([calls("delegate_task", {"goal": "plan", "role": "orchestrator"}), "ok"], helper)
+    )
 
     await agent.run("go")
 
@@ -151,7 +153,9 @@ async def test_interrupting_the_agent_stops_its_helpers_and_keeps_what_they_foun
         return "never"
 
     add_tool(runtime, "wait", forever, is_async=True)
-    agent = make(runtime, Cast([calls("delegate_task", {"goal": "wait"}), "later"], lambda _: calls("wait")))
+    agent = make(
+        runtime, AgentAndHelperModel([calls("delegate_task", {"goal": "wait"}), "later"], lambda _: calls("wait"))
+    )
     task = asyncio.ensure_future(agent.run("go"))
     await asyncio.wait_for(running.wait(), 10)
     delegation = agent.host.delegation
@@ -184,7 +188,7 @@ async def test_a_helper_that_takes_too_long_reports_what_it_has(
     def helper(request: ModelRequest) -> Any:
         return calls("wait") if request.messages[-1].role == "tool" else calls("look", {"text": "the cellar"})
 
-    agent = make(runtime, Cast([calls("delegate_task", {"goal": "search"}), "ok"], helper))
+    agent = make(runtime, AgentAndHelperModel([calls("delegate_task", {"goal": "search"}), "ok"], helper))
 
     await agent.run("go")
 
@@ -204,7 +208,7 @@ async def test_what_a_helper_wants_approved_is_asked_through_the_channel_of_its_
     def helper(request: ModelRequest) -> Any:
         return request.messages[-1].text if request.messages[-1].role == "tool" else calls("wipe")
 
-    agent = make(runtime, Cast([calls("delegate_task", {"goal": "clean"}), "ok"], helper))
+    agent = make(runtime, AgentAndHelperModel([calls("delegate_task", {"goal": "clean"}), "ok"], helper))
 
     await agent.run("go")
 
@@ -217,7 +221,7 @@ async def test_hooks_hear_helpers_start_and_stop(runtime: Runtime) -> None:
     heard: list[dict[str, Any]] = []
     runtime.hooks.register("subagent_start", lambda **keywords: heard.append(keywords))
     runtime.hooks.register("subagent_stop", lambda **keywords: heard.append(keywords))
-    agent = make(runtime, Cast([calls("delegate_task", {"goal": "look"}), "ok"], lambda _: "Seen."))
+    agent = make(runtime, AgentAndHelperModel([calls("delegate_task", {"goal": "look"}), "ok"], lambda _: "Seen."))
 
     await agent.run("go")
 
@@ -229,7 +233,7 @@ async def test_hooks_hear_helpers_start_and_stop(runtime: Runtime) -> None:
 
 async def test_a_call_without_a_goal_says_what_is_missing(runtime: Runtime) -> None:
     """The error tells the model how to write the call."""
-    agent = make(runtime, Cast([calls("delegate_task", {}), "ok"], lambda _: ""))
+    agent = make(runtime, AgentAndHelperModel([calls("delegate_task", {}), "ok"], lambda _: ""))
 
     await agent.run("go")
 
@@ -249,7 +253,9 @@ async def test_a_helper_that_cannot_be_made_costs_only_its_own_report(runtime: R
                     raise RuntimeError("no profile")
             return super().profile(model)
 
-    cast = Cast([calls("delegate_task", {"tasks": [{"goal": "one"}, {"goal": "two"}]}), "ok"], lambda _: "done")
+    cast = AgentAndHelperModel(
+        [calls("delegate_task", {"tasks": [{"goal": "one"}, {"goal": "two"}]}), "ok"], lambda _: "done"
+    )
     cast.provider = Failing(otherwise=cast._answer)
     agent = make(runtime, cast)
 
@@ -274,7 +280,7 @@ async def test_an_interrupted_agent_tells_the_end_of_its_helpers(runtime: Runtim
 
     add_tool(runtime, "wait", forever, is_async=True)
     tasks = [{"goal": f"part {n}"} for n in range(5)]
-    agent = make(runtime, Cast([calls("delegate_task", {"tasks": tasks})], lambda _: calls("wait")))
+    agent = make(runtime, AgentAndHelperModel([calls("delegate_task", {"tasks": tasks})], lambda _: calls("wait")))
     task = asyncio.ensure_future(agent.run("go"))
     await asyncio.wait_for(working.wait(), 10)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.media.services import FAILURES, KEY, failing
-from tests.web.sites import Asked, Page, Site, serve
+from tests.web.sites import Page, Site, SiteRequest, serve
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.host import AgentHost
 from toolcrib.core.errors import ToolcribError
@@ -390,7 +390,7 @@ def honcho_server(site: Site) -> None:
     for path, answer in HONCHO_PATHS.items():
         site.pages[path] = (200, JSON, json.dumps(answer).encode())
 
-    def any_session(asked: Asked) -> Page:
+    def any_session(asked: SiteRequest) -> Page:
         return (
             200,
             JSON,

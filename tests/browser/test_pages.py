@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.browser.conftest import Browsing, content_of, html, mode_of, ref_of, shown
-from tests.web.sites import Asked, Page
+from tests.web.sites import Page, SiteRequest
 from toolcrib.core.origins import is_origin
 
 pytestmark = pytest.mark.services
@@ -210,7 +210,7 @@ async def test_a_single_page_app_is_awaited(browsing: Browsing) -> None:
     """After a click, the result has what a request of the page brought, although the address stays."""
     released: list[int] = []
 
-    def slow(asked: Asked) -> Page:
+    def slow(asked: SiteRequest) -> Page:
         released.append(1)
         return 200, {"content-type": "text/plain"}, b"loaded by script"
 

@@ -106,7 +106,7 @@ def test_a_link_inside_the_workspace_is_followed(calls: EditCalls) -> None:
     assert (calls.folder / "real.txt").read_text() == "two\n"
 
 
-class Swap:
+class LinkSwappingApprover:
     """Agrees to everything; while he is asked, a link takes the place of a folder or file."""
 
     def __init__(self, place: Path, target: Path) -> None:
@@ -126,7 +126,11 @@ def test_a_link_put_in_the_way_after_the_check_is_not_followed(tmp_path: Path, e
     for folder in (agreed, elsewhere):
         folder.mkdir()
         (folder / "target").write_text("secret\n")
-    swap = Swap(agreed, elsewhere) if swapped == "folder" else Swap(agreed / "target", elsewhere / "target")
+    swap = (
+        LinkSwappingApprover(agreed, elsewhere)
+        if swapped == "folder"
+        else LinkSwappingApprover(agreed / "target", elsewhere / "target")
+    )
     with edit_calls(tmp_path, approver=swap) as calls:
         answer = edit(calls, str(agreed / "target"))
 

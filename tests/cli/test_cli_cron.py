@@ -21,7 +21,7 @@ from toolcrib.cron.store import JobStore
 # Schedulers run in processes of their own, and wait for their moments.
 pytestmark = pytest.mark.services
 
-Served = subprocess.Popen[str]
+SchedulerProcess = subprocess.Popen[str]
 
 
 @pytest.fixture
@@ -38,11 +38,11 @@ def scripted(toolcrib: Program) -> Callable[..., None]:
 
 
 @pytest.fixture
-def serve(toolcrib: Program) -> Iterator[Callable[..., Served]]:
+def serve(toolcrib: Program) -> Iterator[Callable[..., SchedulerProcess]]:
     """Schedulers in processes of their own, ended with the test."""
-    started: list[Served] = []
+    started: list[SchedulerProcess] = []
 
-    def start(*options: str) -> Served:
+    def start(*options: str) -> SchedulerProcess:
         started.append(
             subprocess.Popen(
                 [sys.executable, "-m", "toolcrib", "cron", "serve", *options],
@@ -61,7 +61,7 @@ def serve(toolcrib: Program) -> Iterator[Callable[..., Served]]:
         process.communicate()
 
 
-def wait_for(text: str, *processes: Served) -> tuple[Served, list[str]]:
+def wait_for(text: str, *processes: SchedulerProcess) -> tuple[SchedulerProcess, list[str]]:
     """The first process that prints a line with this text, and what all of them printed up to it."""
     seen: list[str] = []
     with selectors.DefaultSelector() as selector:
@@ -79,7 +79,7 @@ def wait_for(text: str, *processes: Served) -> tuple[Served, list[str]]:
     raise AssertionError(f"waited for {text!r}, saw {seen}")
 
 
-def stop(process: Served) -> tuple[int, str]:
+def stop(process: SchedulerProcess) -> tuple[int, str]:
     process.send_signal(signal.SIGTERM)
     stdout, _ = process.communicate(timeout=DEADLINE_SECONDS)
     return process.returncode, stdout
@@ -219,7 +219,7 @@ def wait_until_due(toolcrib: Program) -> None:
         assert time.monotonic() < deadline
 
 
-def test_several_schedulers_run_each_moment_once(toolcrib: Program, serve: Callable[..., Served]) -> None:
+def test_several_schedulers_run_each_moment_once(toolcrib: Program, serve: Callable[..., SchedulerProcess]) -> None:
     """Three schedulers of one home begin a due job once between them, and end when they are told to."""
     processes = [serve() for _ in range(3)]
     for process in processes:
@@ -235,7 +235,7 @@ def test_several_schedulers_run_each_moment_once(toolcrib: Program, serve: Calla
 
 
 def test_a_killed_scheduler_leaves_a_lost_run(
-    toolcrib: Program, serve: Callable[..., Served], scripted: Callable[..., None]
+    toolcrib: Program, serve: Callable[..., SchedulerProcess], scripted: Callable[..., None]
 ) -> None:
     """After kill -9 in the middle of a run it is shown as lost and not repeated, and the next run happens."""
     scripted({"delay_seconds": 60}, {"say": "Too late."})
@@ -265,7 +265,7 @@ def ask_for_run(toolcrib: Program, job: str) -> None:
 
 
 def test_two_signals_end_a_scheduler_at_once(
-    toolcrib: Program, serve: Callable[..., Served], scripted: Callable[..., None]
+    toolcrib: Program, serve: Callable[..., SchedulerProcess], scripted: Callable[..., None]
 ) -> None:
     """The first lets runs go on for a moment, the second stops them; what they were is on record."""
     scripted({"delay_seconds": 60}, {"say": "Too late."})

@@ -16,7 +16,7 @@ import httpx2
 import pytest
 
 from tests.cli.cli_program import Program, _read_until
-from tests.web.sites import Asked, Page, Site, serve
+from tests.web.sites import Page, Site, SiteRequest, serve
 
 LIMIT_SECONDS = 40
 ADDRESS = re.compile(r"Log in here: (\S+)")
@@ -26,7 +26,7 @@ ADDRESS = re.compile(r"Log in here: (\S+)")
 def site() -> Iterator[Site]:
     """Spotify's login page and its token endpoint."""
 
-    def authorize(asked: Asked) -> Page:
+    def authorize(asked: SiteRequest) -> Page:
         given = {key: values[0] for key, values in parse_qs(urlsplit(asked.path).query).items()}
         return 302, {"location": f"{given['redirect_uri']}?code=c1&state={given['state']}"}, b""
 

@@ -22,7 +22,7 @@ from toolcrib.testing import ScriptedApprover
 Make = Callable[..., Runtime]
 
 
-class Counted:
+class CountingEffects:
     """Effects that count how often they are computed, and in which context."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ def a_call(number: int) -> ToolCall:
 
 async def test_the_effects_of_a_single_call_are_computed_once(make_runtime: Make, add_tool: Any) -> None:
     """A call without company is not planned: admission alone asks for its effects, and its result carries them."""
-    runtime, effects = make_runtime(), Counted()
+    runtime, effects = make_runtime(), CountingEffects()
     add_tool(runtime, "look", lambda args, **_: "seen", effects=effects)
 
     (result,) = await runtime.call_many([a_call(0)])
@@ -51,7 +51,7 @@ async def test_the_effects_of_a_single_call_are_computed_once(make_runtime: Make
 
 async def test_planning_shares_nothing_with_admission(make_runtime: Make, add_tool: Any) -> None:
     """Calls in company are looked at once more beforehand, without the memo that admission fills."""
-    runtime, effects = make_runtime(), Counted()
+    runtime, effects = make_runtime(), CountingEffects()
     add_tool(runtime, "look", lambda args, **_: "seen", effects=effects)
 
     await runtime.call_many([a_call(0), a_call(1)])

@@ -10,7 +10,7 @@ from toolcrib.core.context import CancelToken
 from toolcrib.core.types import Effect, ToolCall
 
 
-class Yes:
+class AllowingApprover:
     async def ask(self, request):
         return ApprovalAnswer(choice="once")
 
@@ -45,7 +45,7 @@ def calls_of(*names, **arguments):
 @pytest.fixture
 def watched(make_runtime, add_tool):
     """A runtime with a tool `free` without effects, `plain` that declares nothing, and `file` that writes to `text`."""
-    runtime, watch = make_runtime(approver=Yes()), Watch()
+    runtime, watch = make_runtime(approver=AllowingApprover()), Watch()
     add_tool(runtime, "free", watch.handler, is_async=True, effects=())
     add_tool(runtime, "plain", watch.handler, is_async=True)
     add_tool(runtime, "runs", watch.handler, is_async=True, effects=(Effect("exec", "make"),))
@@ -102,7 +102,7 @@ async def test_calls_that_must_be_alone_are_barriers_on_both_sides(watched, name
 
 async def test_writes_to_one_file_are_in_order_and_to_others_together(make_runtime, add_tool, tmp_path):
     """The paths that effects name decide who waits for whom."""
-    runtime, watch, both = make_runtime(approver=Yes()), Watch(), asyncio.Barrier(2)
+    runtime, watch, both = make_runtime(approver=AllowingApprover()), Watch(), asyncio.Barrier(2)
 
     async def handler(args, **kwargs):
         if args["text"] in ("a", "b"):

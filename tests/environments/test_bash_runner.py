@@ -43,7 +43,7 @@ class Pipes:
         self.cleanups += 1
 
 
-class Finished:
+class CompletedHandle:
     """A handle of a service that answers when all is over: its output is text in memory."""
 
     def __init__(self, done: subprocess.CompletedProcess[str]) -> None:
@@ -57,17 +57,17 @@ class Finished:
         return None
 
 
-class Whole(Pipes):
+class BlockingRunner(Pipes):
     """Runs a command to its end before it gives a handle."""
 
     def _run_bash(self, cmd_string: str, *, login: bool, timeout: int, stdin_data: str | None) -> Any:
         process = super()._run_bash(cmd_string, login=login, timeout=timeout, stdin_data=stdin_data)
         output, _ = process.stdout.read(), process.wait()
         process.stdout.close()
-        return Finished(subprocess.CompletedProcess([], process.returncode, output))
+        return CompletedHandle(subprocess.CompletedProcess([], process.returncode, output))
 
 
-class Refusing(Pipes):
+class FailingRunner(Pipes):
     def _run_bash(self, cmd_string: str, *, login: bool, timeout: int, stdin_data: str | None) -> Any:
         raise ConnectionError("the service is down")
 
@@ -151,12 +151,12 @@ async def test_there_are_no_terminals(engine):
 async def test_a_backend_that_fails_is_named():
     """Whatever it raises is told as a failure of the environment."""
     with pytest.raises(EnvironmentFailed, match="ConnectionError: the service is down"):
-        await BashRunnerEngine(Refusing(), "mine").open()
+        await BashRunnerEngine(FailingRunner(), "mine").open()
 
 
 async def test_a_handle_may_hold_text_in_memory():
     """Services that answer when all is over can be opened and closed, and run what needs no input."""
-    engine = BashRunnerEngine(Whole(), "mine")
+    engine = BashRunnerEngine(BlockingRunner(), "mine")
     heard: list[bytes] = []
     async with asyncio.timeout(LIMIT_SECONDS):
         await engine.open()

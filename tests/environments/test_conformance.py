@@ -56,7 +56,7 @@ class Forgetful(LocalShellEnvironment):
         return await super().start(replace(request, command=f"{{ {request.command}\n}}; true"), on_output)
 
 
-class Closed(LocalShellEnvironment):
+class UnopenableEnvironment(LocalShellEnvironment):
     """A backend that cannot be opened."""
 
     async def open(self) -> None:
@@ -85,7 +85,7 @@ async def test_a_broken_promise_is_reported_and_the_others_go_on() -> None:
 
 async def test_an_environment_that_does_not_open_fails_its_checks_with_the_reason() -> None:
     """What the backend says when it cannot be opened reaches the report."""
-    report = await run_suite(of(Closed), only=["quotes"])
+    report = await run_suite(of(UnopenableEnvironment), only=["quotes"])
 
     assert "the moon is not full" in report.results[0].detail
 

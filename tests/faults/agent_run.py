@@ -70,7 +70,7 @@ def make_registry(folder: Path) -> ToolRegistry:
     return registry
 
 
-class Secretary:
+class NoteWriterModel:
     """A model that wants each note written once: it reads the results, and looks where an outcome is unknown."""
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ async def work(folder: Path, count: int) -> dict[str, Any]:
     store = SessionStore(home / "sessions.db")
     runtime = Runtime(home=home, registry=make_registry(folder), workspace=folder)
     runtime.load()
-    provider = ScriptedProvider(otherwise=Secretary().answer)
+    provider = ScriptedProvider(otherwise=NoteWriterModel().answer)
     made = kill_at(count)
     known = store.list(limit=1)
     host = AgentHost(runtime=runtime, store=store, model=provider)

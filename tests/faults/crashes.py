@@ -20,7 +20,7 @@ WAIT_SECONDS = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planned:
+class CrashCommand:
     """One of the commands; `{here}` in it is its marker file, `{wait}` waits for the kill."""
 
     name: str
@@ -76,7 +76,7 @@ class Crash:
     """Our process was killed while all of the commands ran."""
 
     def __init__(
-        self, place: Place, folder: Path, commands: Sequence[Planned], *, sessions: int = 1, **settings: Any
+        self, place: Place, folder: Path, commands: Sequence[CrashCommand], *, sessions: int = 1, **settings: Any
     ) -> None:
         self.place = place
         self.commands = commands
@@ -123,10 +123,10 @@ class Crash:
         kinds = {kind for found in recovered for kind in found if found[kind]}
         return {kind: sorted(names[one] for found in recovered for one in found[kind]) for kind in kinds}
 
-    def _marker(self, one: Planned) -> Path:
+    def _marker(self, one: CrashCommand) -> Path:
         return self.place.shared / one.name
 
-    def _text(self, one: Planned) -> str:
+    def _text(self, one: CrashCommand) -> str:
         inside = self.place.shared_inside
         waiting = f"until [ -e {inside}/gate ]; do sleep 0.02; done"
         return one.command.replace("{here}", f"{inside}/{one.name}").replace("{wait}", waiting)
@@ -140,7 +140,7 @@ def wait_for(missing: Callable[[], Any]) -> None:
         time.sleep(0.05)
 
 
-def log_of(owner: Owner, crash: Crash, one: Planned) -> dict[str, Any]:
+def log_of(owner: Owner, crash: Crash, one: CrashCommand) -> dict[str, Any]:
     """The answer of `log`, with the output of all its pages."""
     session, lines = crash.session_of[one.name], list[str]()
     while True:

@@ -24,7 +24,7 @@ QUICK_POINTS, ALL_POINTS = 12, 200
 SEED = 20_260
 
 
-class Nursery:
+class AgentForkServer:
     """The program that runs agents in forks."""
 
     def __init__(self) -> None:
@@ -49,24 +49,24 @@ class Nursery:
 
 
 @pytest.fixture
-def nursery() -> Iterator[Nursery]:
-    opened = Nursery()
+def fork_server() -> Iterator[AgentForkServer]:
+    opened = AgentForkServer()
     yield opened
     opened.close()
 
 
-def kill_everywhere(nursery: Nursery, folder: Path, points: int) -> None:
+def kill_everywhere(fork_server: AgentForkServer, folder: Path, points: int) -> None:
     whole = folder / "whole"
     whole.mkdir()
-    calls = nursery.run(whole, 0)["calls"]
+    calls = fork_server.run(whole, 0)["calls"]
     generator = random.Random(SEED)
     killed = 0
     for number in range(points):
         place = folder / str(number)
         place.mkdir()
-        killed += nursery.run(place, generator.randrange(1, calls))["exit"] == -9
+        killed += fork_server.run(place, generator.randrange(1, calls))["exit"] == -9
         check_what_is_left(place)
-        check_second_run(nursery, place)
+        check_second_run(fork_server, place)
     # Threads do not run the same way twice, so a late point may lie behind the end.
     assert killed >= points * 0.8
 
@@ -91,20 +91,22 @@ def check_what_is_left(place: Path) -> None:
     store.close()
 
 
-def check_second_run(nursery: Nursery, place: Path) -> None:
+def check_second_run(fork_server: AgentForkServer, place: Path) -> None:
     """Going on with the session brings the work to its end, each effect exactly once."""
-    answer = nursery.run(place, 0)
+    answer = fork_server.run(place, 0)
 
     assert answer["answer"] == "All notes are written."
     assert {number: (place / f"note-{number}").read_text() for number in NOTES} == dict.fromkeys(NOTES, "noted\n")
 
 
-def test_a_killed_agent_loses_and_repeats_nothing(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_killed_agent_loses_and_repeats_nothing(fork_server: AgentForkServer, tmp_path: Path) -> None:
     """At each of a few random points, what was finished is kept and what was done is not done again."""
-    kill_everywhere(nursery, tmp_path, QUICK_POINTS)
+    kill_everywhere(fork_server, tmp_path, QUICK_POINTS)
 
 
 @pytest.mark.services
-def test_an_agent_killed_at_two_hundred_points_loses_and_repeats_nothing(nursery: Nursery, tmp_path: Path) -> None:
+def test_an_agent_killed_at_two_hundred_points_loses_and_repeats_nothing(
+    fork_server: AgentForkServer, tmp_path: Path
+) -> None:
     """At each of two hundred random points, what was finished is kept and what was done is not done again."""
-    kill_everywhere(nursery, tmp_path, ALL_POINTS)
+    kill_everywhere(fork_server, tmp_path, ALL_POINTS)

@@ -177,7 +177,7 @@ CONDITIONS = (
 
 
 @dataclass(frozen=True)
-class Ended:
+class ProgramExit:
     code: int
     stdout: str
     stderr: str
@@ -193,7 +193,7 @@ class Machine:
         self.folder.rename(self._pristine)
         self._baseline: dict[str, int] = {}
 
-    def run(self, condition: str, *arguments: str) -> Ended:
+    def run(self, condition: str, *arguments: str) -> ProgramExit:
         """Run a command under a condition, on a fresh copy."""
         self.renew()
         script = (str(Path(bad_condition.__file__)), condition, str(self.folder)) if condition else ("-m", "toolcrib")
@@ -228,7 +228,7 @@ class Machine:
     def script(self, steps: list[dict[str, Any]]) -> None:
         (self.folder / "script.json").write_text(json.dumps(steps), encoding="utf-8")
 
-    def _start(self, *arguments: str) -> Ended:
+    def _start(self, *arguments: str) -> ProgramExit:
         environ = {
             "PATH": os.environ["PATH"],
             "HOME": str(self.folder),
@@ -238,7 +238,7 @@ class Machine:
         }
         wanted = Start(arguments=arguments, environ=environ, cwd=self.folder / "work")
         done = fork_server.run(wanted, timeout=DEADLINE_SECONDS)
-        return Ended(done.returncode, done.stdout.decode(), done.stderr.decode())
+        return ProgramExit(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def _seed(self) -> None:
         home = self.folder / "home"
@@ -360,7 +360,7 @@ def test_a_log_that_cannot_be_written_stops_nothing(machine: Machine) -> None:
     assert (done.code, done.stdout) == (0, "Done.\n")
 
 
-def calls_of(done: Ended) -> dict[str, Any]:
+def calls_of(done: ProgramExit) -> dict[str, Any]:
     """The result of each tool, from the events of a run."""
     events = [json.loads(line) for line in done.stdout.splitlines()]
     return {event["name"]: event for event in events if event["event"] == "call_finished"}

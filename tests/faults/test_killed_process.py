@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import places
-from tests.faults.crashes import Crash, Owner, Planned, log_of
+from tests.faults.crashes import Crash, CrashCommand, Owner, log_of
 from tests.faults.places import Place
 
 # Processes are killed again and again, which takes time.
@@ -19,7 +19,7 @@ PRINT_LINES = "for ((n = 1; n <= 3000; n++)); do echo line $n; done"
 
 
 IN_FRONT = tuple(
-    Planned(name=f"front-{number}", command=command, background=False)
+    CrashCommand(name=f"front-{number}", command=command, background=False)
     for number, command in enumerate(
         [
             "touch {here}; sleep 600",
@@ -36,43 +36,43 @@ IN_FRONT = tuple(
     )
 )
 BEHIND = (
-    Planned(name="before", command=f"{PRINT_LINES}; exit 5", ends="before", exit_code=5, prints=LINES),
-    Planned(
+    CrashCommand(name="before", command=f"{PRINT_LINES}; exit 5", ends="before", exit_code=5, prints=LINES),
+    CrashCommand(
         name="left-a-child",
         command="setsid sleep 600 & echo mine; exit 3",
         ends="before",
         exit_code=3,
         prints=("mine",),
     ),
-    Planned(
+    CrashCommand(
         name="after",
         command=f"touch {{here}}; {{wait}}; {PRINT_LINES}; exit 6",
         ends="after",
         exit_code=6,
         prints=LINES,
     ),
-    Planned(
+    CrashCommand(
         name="both",
         command="echo one; touch {here}; {wait}; printf 'zw\\303\\266lf'",
         ends="after",
         prints=("one", "zwölf"),
     ),
-    Planned(
+    CrashCommand(
         name="after-with-child",
         command="(trap '' TERM; setsid sleep 600) & touch {here}; {wait}; echo done; exit 9",
         ends="after",
         exit_code=9,
         prints=("done",),
     ),
-    Planned(name="runs", command="echo begun; touch {here}; sleep 600", prints=("begun",)),
-    Planned(name="apart", command="setsid sleep 600 & touch {here}; sleep 600"),
-    Planned(name="nohup", command="nohup sleep 600 >/dev/null 2>&1 & touch {here}; wait"),
-    Planned(
+    CrashCommand(name="runs", command="echo begun; touch {here}; sleep 600", prints=("begun",)),
+    CrashCommand(name="apart", command="setsid sleep 600 & touch {here}; sleep 600"),
+    CrashCommand(name="nohup", command="nohup sleep 600 >/dev/null 2>&1 & touch {here}; wait"),
+    CrashCommand(
         name="deaf",
         command="trap '' TERM; echo deaf; touch {here}; while :; do sleep 0.1; done",
         prints=("deaf",),
     ),
-    Planned(name="reads", command="touch {here}; while read -r -t 600 line || [ $? -lt 128 ]; do sleep 0.1; done"),
+    CrashCommand(name="reads", command="touch {here}; while read -r -t 600 line || [ $? -lt 128 ]; do sleep 0.1; done"),
 )
 COMMANDS = (*BEHIND, *IN_FRONT)
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.environments.own_sshd import own_sshd
 from tests.faults import places
-from tests.faults.crashes import Crash, Owner, Planned, log_of, wait_for
+from tests.faults.crashes import Crash, CrashCommand, Owner, log_of, wait_for
 from tests.faults.places import Place
 from toolcrib.process_identity import Identity
 from toolcrib.processes.ledger import Ledger
@@ -25,15 +25,15 @@ from toolcrib.runtime import Runtime
 pytestmark = pytest.mark.services
 
 SOME = (
-    Planned(
+    CrashCommand(
         name="after",
         command="touch {here}; {wait}; echo much; exit 4",
         ends="after",
         exit_code=4,
         prints=("much",),
     ),
-    Planned(name="runs", command="touch {here}; sleep 600"),
-    Planned(name="front", command="touch {here}; sleep 600", background=False),
+    CrashCommand(name="runs", command="touch {here}; sleep 600"),
+    CrashCommand(name="front", command="touch {here}; sleep 600", background=False),
 )
 SSH_NEEDED = "asyncssh is not installed: pip install 'toolcrib[ssh]'"
 Owners = Callable[[Crash], Owner]
@@ -152,7 +152,7 @@ def test_a_container_that_is_kept_is_found_again_by_its_session(
 ) -> None:
     """What ran in it has ended, and it waits, with its files, for the session to go on."""
     place = places.docker(shared, docker_host, persistent=True)
-    writes = Planned(name="writes", command="echo mine >/root/kept; touch {here}; sleep 600")
+    writes = CrashCommand(name="writes", command="echo mine >/root/kept; touch {here}; sleep 600")
     crash = Crash(place, tmp_path, (writes, SOME[2]))
     crash.happen()
     before = place.there(crash.addresses)
@@ -197,7 +197,7 @@ def test_what_a_command_had_left_running_goes_on_if_the_user_wants_that(
     shared: Path, tmp_path: Path, owners: Owners
 ) -> None:
     """A server that was started with `&` in the foreground is adopted, and can be ended."""
-    left = Planned(
+    left = CrashCommand(
         name="server",
         command="nohup bash -c 'touch {here}; exec sleep 600' >/dev/null 2>&1 </dev/null &",
         background=False,

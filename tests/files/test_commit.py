@@ -19,7 +19,7 @@ from toolcrib.environments.shell import SessionOptions
 from toolcrib.files.editing import EditRefused, FileEdit, FileVersion, commit, put
 
 
-class Disturbed:
+class RacingEnvironment:
     """A place in which something happens before each write and removal: `before(number, path)`."""
 
     def __init__(self, place: LocalShellEnvironment, before: Callable[[int, str], Awaitable[None]]) -> None:
@@ -112,7 +112,7 @@ async def test_a_file_that_changes_meanwhile_stops_everything(
             await asyncio.to_thread(overwrite, Path(path))
 
     with pytest.raises(EditRefused) as caught:
-        await commit(steps(folder), Disturbed(place, change))  # type: ignore[arg-type]
+        await commit(steps(folder), RacingEnvironment(place, change))  # type: ignore[arg-type]
 
     assert state(folder) == {**BEFORE, disturbed: "somebody else's\n"}
     assert "another program" in str(caught.value)
@@ -127,7 +127,7 @@ async def test_a_full_disk_takes_everything_back(place: LocalShellEnvironment, f
             raise OSError(28, "No space left on device")
 
     with pytest.raises(EditRefused, match="No space left") as caught:
-        await commit(steps(folder), Disturbed(place, fail))  # type: ignore[arg-type]
+        await commit(steps(folder), RacingEnvironment(place, fail))  # type: ignore[arg-type]
 
     assert "all files of the patch are as before" in str(caught.value)
     assert set(caught.value.details["files"].values()) == {"as before"}  # type: ignore[attr-defined]
@@ -143,7 +143,7 @@ async def test_a_mode_is_taken_back_as_well(place: LocalShellEnvironment, folder
             raise OSError(28, "No space left on device")
 
     with pytest.raises(EditRefused):
-        await commit([step(folder / "a", "old a\n", 0o755), step(folder / "b", "x")], Disturbed(place, fail))  # type: ignore[arg-type]
+        await commit([step(folder / "a", "old a\n", 0o755), step(folder / "b", "x")], RacingEnvironment(place, fail))  # type: ignore[arg-type]
 
     assert (folder / "a").stat().st_mode & 0o777 == 0o640
 
@@ -156,7 +156,7 @@ async def test_what_cannot_be_restored_is_named(place: LocalShellEnvironment, fo
             raise OSError(28, "No space left on device")
 
     with pytest.raises(EditRefused) as caught:
-        await commit(steps(folder), Disturbed(place, fail))  # type: ignore[arg-type]
+        await commit(steps(folder), RacingEnvironment(place, fail))  # type: ignore[arg-type]
 
     told = {Path(path).name: said for path, said in caught.value.details["files"].items()}  # type: ignore[attr-defined]
     assert told["c"] == told["d"] == "as before"
@@ -173,7 +173,7 @@ async def test_a_file_that_somebody_changed_after_us_is_left_alone(place: LocalS
             raise OSError(28, "No space left on device")
 
     with pytest.raises(EditRefused, match="changed by another program"):
-        await commit(steps(folder), Disturbed(place, change))  # type: ignore[arg-type]
+        await commit(steps(folder), RacingEnvironment(place, change))  # type: ignore[arg-type]
 
     assert state(folder) == {**BEFORE, "a": "after us\n"}
 
@@ -187,7 +187,7 @@ async def test_a_cancelled_commit_is_brought_to_its_end(place: LocalShellEnviron
             reached.set()
             await go_on.wait()
 
-    task = asyncio.ensure_future(commit(steps(folder), Disturbed(place, wait)))  # type: ignore[arg-type]
+    task = asyncio.ensure_future(commit(steps(folder), RacingEnvironment(place, wait)))  # type: ignore[arg-type]
     await asyncio.wait_for(reached.wait(), 10)
     task.cancel()
     go_on.set()
@@ -213,7 +213,7 @@ async def test_a_link_that_turns_up_at_the_last_moment_is_not_followed(
             moved.rename(folder.parent / "moved")
             moved.symlink_to(elsewhere if swapped == "folder" else elsewhere / "a")
 
-    there: Any = Disturbed(place, swap)
+    there: Any = RacingEnvironment(place, swap)
     work = (
         put(planned.before, replace(planned.before, data=b"new\n"), there)
         if edit == "put"

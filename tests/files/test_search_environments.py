@@ -40,7 +40,7 @@ FILES = {
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class EnvironmentFolder:
     """A folder in a place, filled with the files above."""
 
     runtime: Runtime
@@ -63,7 +63,9 @@ class Elsewhere:
 
 
 @pytest.fixture(params=["sandbox", "docker", "ssh"])
-def elsewhere(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Elsewhere]:
+def elsewhere(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[EnvironmentFolder]:
     config = json.dumps({"terminal": {"login_shell": False, **engines.terminal_settings(request.param, monkeypatch)}})
     workspace = tmp_path / "work"
     workspace.mkdir()
@@ -74,10 +76,10 @@ def elsewhere(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytes
         "approver": approver,
     }
     with isolated_runtime(tmp_path / "place", config, **options) as runtime:
-        made = Elsewhere(runtime, "")
+        made = EnvironmentFolder(runtime, "")
         folder = made.run("cd $(mktemp -d -p $PWD search-XXXXXX) && pwd -P")
         made.run(f"base64 -d <<'E' | tar xzf -\n{packed()}\nE\nmkfifo pipe; ln -s many link")
-        yield Elsewhere(runtime, folder)
+        yield EnvironmentFolder(runtime, folder)
         made.run(f"cd / && rm -rf {folder}")
 
 
@@ -95,7 +97,7 @@ def without_engine(answer: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in answer.items() if name != "searched_with"}
 
 
-async def test_the_tool_finds_files_where_commands_run(elsewhere: Elsewhere) -> None:
+async def test_the_tool_finds_files_where_commands_run(elsewhere: EnvironmentFolder) -> None:
     """Ignore files, encodings, odd names, binary files and pipes are treated as on this machine."""
     found = await elsewhere.runtime.call("search_files", {"pattern": "hit", "output_mode": "count"})
     answer = json.loads(str(found.content))
@@ -111,7 +113,7 @@ async def test_the_tool_finds_files_where_commands_run(elsewhere: Elsewhere) -> 
     }, answer
 
 
-async def test_fetched_files_give_the_same_answers_as_the_tool(elsewhere: Elsewhere) -> None:
+async def test_fetched_files_give_the_same_answers_as_the_tool(elsewhere: EnvironmentFolder) -> None:
     """Whatever a place has to search with, pages, context and names are the same."""
     for arguments in (
         {"pattern": "hit", "limit": 70, "offset": 60},
@@ -128,7 +130,7 @@ async def test_fetched_files_give_the_same_answers_as_the_tool(elsewhere: Elsewh
         assert without_engine(by_tool) == without_engine(fetched), arguments
 
 
-async def test_files_that_are_too_large_to_fetch_are_told(elsewhere: Elsewhere) -> None:
+async def test_files_that_are_too_large_to_fetch_are_told(elsewhere: EnvironmentFolder) -> None:
     """A file of many megabytes is left out, and that is said."""
     elsewhere.run("yes hit | head -c 9000000 > huge")
 

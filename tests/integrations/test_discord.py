@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.media.services import FAILURES, JSON, KEY, Asking, OpenMedia, as_json, called, failing
-from tests.web.sites import Asked, Page, Site
+from tests.web.sites import Page, Site, SiteRequest
 from toolcrib.core.types import Unavailable
 from toolcrib.integrations import discord as service
 from toolcrib.tools.discord import MANAGE_SCHEMA, TAKE_PART_SCHEMA, check_discord
@@ -106,7 +106,7 @@ async def test_a_short_pause_is_waited_for(
     """Discord says how long; then the request is made again."""
     answers = iter([(429, {**JSON, "retry-after": "1"}, b"{}")])
 
-    def slow_down(_: Asked) -> Page:
+    def slow_down(_: SiteRequest) -> Page:
         return next(answers, as_json([MESSAGE]))
 
     server.pages["/channels/2/messages"] = slow_down

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.media.services import FAILURES, KEY, Asking, OpenMedia, as_json, called, failing
-from tests.web.sites import Asked, Page, Site
+from tests.web.sites import Page, Site, SiteRequest
 from toolcrib.core.types import Unavailable
 from toolcrib.integrations import home_assistant
 from toolcrib.tools.home_assistant import check_home
@@ -34,7 +34,7 @@ def home(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
     areas = [["light.kitchen", "Kitchen"], ["sensor.kitchen", "Kitchen"], ["lock.front", "Hall"]]
     site.pages["/api/template"] = (200, {"content-type": "text/plain"}, json.dumps(areas).encode())
 
-    def turn_on(asked: Asked) -> Page:
+    def turn_on(asked: SiteRequest) -> Page:
         return as_json([{**STATES[0], "state": "on"}] if b"light.kitchen" in asked.body else [])
 
     site.pages["/api/services/light/turn_on"] = turn_on

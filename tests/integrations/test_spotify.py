@@ -17,7 +17,7 @@ import pytest
 
 from tests.fork_server import SOURCE
 from tests.media.services import FAILURES, JSON, KEY, Asking, OpenMedia, as_json, called, failing
-from tests.web.sites import Asked, Page, Site
+from tests.web.sites import Page, Site, SiteRequest
 from toolcrib.config.paths import Home
 from toolcrib.config.settings import Settings
 from toolcrib.core.types import Unavailable
@@ -151,7 +151,7 @@ class Accounts:
         self.lock = threading.Lock()
         site.pages["/api/token"] = self.answer
 
-    def answer(self, asked: Asked) -> Page:
+    def answer(self, asked: SiteRequest) -> Page:
         form = {key: values[0] for key, values in parse_qs(asked.body.decode()).items()}
         with self.lock:
             self.forms.append(form)
@@ -257,7 +257,7 @@ async def test_a_refused_token_is_renewed_once(open_runtime: OpenMedia, server: 
     """The new tokens are stored for the owner only, and the request is made again."""
     accounts = Accounts(server)
 
-    def devices(asked: Asked) -> Page:
+    def devices(asked: SiteRequest) -> Page:
         if asked.headers["authorization"] == "Bearer new-2":
             return as_json({"devices": []})
         return 401, JSON, b'{"error": {"status": 401}}'
@@ -331,7 +331,7 @@ def test_two_processes_with_an_expired_token_make_one_refresh(server: Site, tmp_
     """The server rotates refresh tokens and refuses old ones; the second process uses what the first one got."""
     accounts, both_asked = Accounts(server), threading.Event()
 
-    def answer(asked: Asked) -> Page:
+    def answer(asked: SiteRequest) -> Page:
         both_asked.wait(30)
         return accounts.answer(asked)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from tests.web.sites import Asked, Page, Site
+from tests.web.sites import Page, Site, SiteRequest
 from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest
 from toolcrib.runtime import Runtime
 
@@ -28,12 +28,12 @@ FAILURES: dict[str, tuple[Page | str, str]] = {
 """How a service fails, and what the result must say."""
 
 
-def failing(site: Site, how: Page | str) -> Page | Callable[[Asked], Page]:
+def failing(site: Site, how: Page | str) -> Page | Callable[[SiteRequest], Page]:
     if how == "huge":
         return 200, JSON, b'"' + b"x" * 1_200_000 + b'"'
     if how == "slow":
 
-        def wait(_: Asked) -> Page:
+        def wait(_: SiteRequest) -> Page:
             site.released.wait(30)
             return 200, JSON, b"{}"
 

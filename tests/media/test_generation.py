@@ -12,7 +12,7 @@ import pytest
 
 from tests.media.pictures import encoded, picture
 from tests.media.services import FAILURES, KEY, Asking, OpenMedia, as_json, called, content, failing
-from tests.web.sites import Asked, Page, Site
+from tests.web.sites import Page, Site, SiteRequest
 from toolcrib.core.types import Unavailable
 from toolcrib.plugins.context import Declaration
 from toolcrib.runtime import Runtime
@@ -250,7 +250,7 @@ def fal_video(site: Site) -> None:
     site.pages["/kling"] = as_json(urls)
     states = iter(["IN_QUEUE", "IN_PROGRESS"])
 
-    def status(_: Asked) -> Page:
+    def status(_: SiteRequest) -> Page:
         return as_json({"status": next(states, "COMPLETED")})
 
     site.pages["/r/status_url"] = status
@@ -263,7 +263,7 @@ def xai_video(site: Site) -> None:
         site.pages[f"/videos/{route}"] = as_json({"request_id": "77"})
     states = iter([{"status": "pending"}])
 
-    def status(_: Asked) -> Page:
+    def status(_: SiteRequest) -> Page:
         return as_json(next(states, {"video": {"url": f"{site.address}/a.mp4"}}))
 
     site.pages["/videos/77"] = status

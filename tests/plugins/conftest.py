@@ -18,7 +18,7 @@ from toolcrib.registry.registry import ToolRegistry
 BUILTIN = Source("builtin", "toolcrib.tools.terminal")
 
 
-class Crib:
+class PluginHome:
     """A home with plugins, and one registry and hook manager that they are loaded into."""
 
     def __init__(self, home: Path) -> None:
@@ -80,10 +80,10 @@ class Crib:
 
 
 @pytest.fixture
-def crib(home: Path) -> Crib:
-    return Crib(home)
+def crib(home: Path) -> PluginHome:
+    return PluginHome(home)
 
 
 @pytest.fixture
-def make_crib(home: Path) -> Callable[[], Crib]:
-    return lambda: Crib(home)
+def make_crib(home: Path) -> Callable[[], PluginHome]:
+    return lambda: PluginHome(home)

@@ -34,7 +34,7 @@ LIMIT_SECONDS = 20
 Respond = Callable[[asyncio.StreamWriter], Any]
 
 
-class Played:
+class ReplayServer:
     """A server that answers each request with the next response, and records the requests."""
 
     def __init__(self, responses: Sequence[bytes | Respond]) -> None:
@@ -62,8 +62,8 @@ class Played:
 
 
 @contextlib.asynccontextmanager
-async def playing(*responses: bytes | Respond) -> AsyncIterator[tuple[AnthropicMessages, Played]]:
-    played = Played(responses)
+async def playing(*responses: bytes | Respond) -> AsyncIterator[tuple[AnthropicMessages, ReplayServer]]:
+    played = ReplayServer(responses)
     server = await asyncio.start_server(played.serve, "127.0.0.1", 0)
     played.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     provider = AnthropicMessages(

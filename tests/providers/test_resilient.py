@@ -33,7 +33,7 @@ from toolcrib.providers.scripted import ScriptedProvider
 BUSY = ModelError("busy", kind="server", may_retry=True)
 
 
-class Recorded:
+class SleepRecorder:
     """Records waits instead of waiting."""
 
     def __init__(self) -> None:
@@ -56,13 +56,13 @@ def asking(**fields: Any) -> ModelRequest:
     return ModelRequest(**{"model": "m-1", "messages": (user_message("Hi"),), **fields})
 
 
-def resilient(inner: Provider, waits: Recorded, max_retries: int = 5, chance: float = 1.0) -> RetryingProvider:
+def resilient(inner: Provider, waits: SleepRecorder, max_retries: int = 5, chance: float = 1.0) -> RetryingProvider:
     return RetryingProvider(inner, max_retries=max_retries, sleep=waits.sleep, random=lambda: chance)
 
 
 async def test_a_failure_that_may_pass_is_tried_again_with_growing_waits() -> None:
     """Waits double, and each retry is announced with the reason."""
-    waits, seen = Recorded(), list[Delta]()
+    waits, seen = SleepRecorder(), list[Delta]()
     provider = resilient(ScriptedProvider([BUSY, BUSY, BUSY, "fine"]), waits)
 
     response = await provider.complete(asking(), seen.append)
@@ -77,7 +77,7 @@ async def test_a_failure_that_may_pass_is_tried_again_with_growing_waits() -> No
 
 async def test_waits_stay_below_their_limit_and_are_spread() -> None:
     """No wait is longer than half a minute, and randomness removes up to half of it."""
-    waits = Recorded()
+    waits = SleepRecorder()
     provider = resilient(ScriptedProvider([*[BUSY] * 12, "fine"]), waits, max_retries=12, chance=0.0)
 
     await provider.complete(asking(), lambda _: None)
@@ -88,7 +88,7 @@ async def test_waits_stay_below_their_limit_and_are_spread() -> None:
 
 async def test_after_the_last_retry_the_failure_is_told() -> None:
     """One attempt and the configured number of retries, then the error."""
-    waits, inner = Recorded(), ScriptedProvider([], otherwise=BUSY)
+    waits, inner = SleepRecorder(), ScriptedProvider([], otherwise=BUSY)
 
     with pytest.raises(ModelError, match="busy"):
         await resilient(inner, waits, max_retries=2).complete(asking(), lambda _: None)
@@ -102,7 +102,7 @@ async def test_a_failure_that_stays_is_not_tried_again(kind: Any) -> None:
     inner = ScriptedProvider([ModelError("no", kind=kind)])
 
     with pytest.raises(ModelError):
-        await resilient(inner, Recorded()).complete(asking(), lambda _: None)
+        await resilient(inner, SleepRecorder()).complete(asking(), lambda _: None)
 
     assert len(inner.requests) == 1
 
@@ -112,7 +112,7 @@ async def test_a_request_that_timed_out_is_sent_once_more_only() -> None:
     inner = ScriptedProvider([], otherwise=ModelError("late", kind="timeout", may_retry=True))
 
     with pytest.raises(ModelError, match="late"):
-        await resilient(inner, Recorded()).complete(asking(), lambda _: None)
+        await resilient(inner, SleepRecorder()).complete(asking(), lambda _: None)
 
     assert len(inner.requests) == 2
 
@@ -120,7 +120,7 @@ async def test_a_request_that_timed_out_is_sent_once_more_only() -> None:
 @pytest.mark.parametrize(("asked", "waited"), [(7.0, [7.0]), (0.1, [0.5]), (120.0, [120.0]), (121.0, [])])
 async def test_the_servers_own_time_is_honoured(asked: float, waited: list[float]) -> None:
     """Retry-After is a minimum; beyond two minutes the person decides."""
-    waits = Recorded()
+    waits = SleepRecorder()
     limited = ModelError("slow down", kind="rate_limit", may_retry=True, retry_after_seconds=asked)
     provider = resilient(ScriptedProvider([limited, "fine"]), waits)
 
@@ -137,7 +137,7 @@ async def test_what_was_streamed_before_a_failure_is_declared_void() -> None:
     """A restart notice comes between the partial answer and the complete one."""
     seen = list[Delta]()
 
-    await resilient(Breaking([BUSY, "whole"]), Recorded()).complete(asking(), seen.append)
+    await resilient(Breaking([BUSY, "whole"]), SleepRecorder()).complete(asking(), seen.append)
 
     kinds = [one.kind if isinstance(one, Notice) else one.text for one in seen if isinstance(one, Notice | TextDelta)]
     assert kinds == ["half an ans", "restart", "retry", "whole"]
@@ -171,7 +171,7 @@ class Clock:
         return self.now
 
 
-class Named(ScriptedProvider):
+class NamedModel(ScriptedProvider):
     def __init__(self, name: str, *steps: Any, window: int = 1000, **options: Any) -> None:
         super().__init__(steps, profile=ModelProfile(context_window=window), **options)
         self.name = name
@@ -196,7 +196,7 @@ def with_fallbacks(first: Provider, *others: tuple[Provider, str], clock: Clock 
 async def test_the_next_model_answers_when_the_first_cannot(kind: Any) -> None:
     """The notice gives the reason and the next model, and the response names who answered."""
     seen = list[Delta]()
-    provider = with_fallbacks(Named("one", ModelError("no luck", kind=kind)), (Named("two", "hello"), "m-2"))
+    provider = with_fallbacks(NamedModel("one", ModelError("no luck", kind=kind)), (NamedModel("two", "hello"), "m-2"))
 
     response = await provider.complete(asking(), seen.append)
 
@@ -209,8 +209,8 @@ async def test_the_next_model_answers_when_the_first_cannot(kind: Any) -> None:
 @pytest.mark.parametrize("kind", ["filtered", "bad_request", "too_long", "refused_tool"])
 async def test_what_another_model_would_refuse_as_well_is_told(kind: Any) -> None:
     """A filter, a bad request, or a conversation that is too long for the other model too: no fallback is tried."""
-    other = Named("two", "hello")
-    provider = with_fallbacks(Named("one", ModelError("no", kind=kind)), (other, "m-2"))
+    other = NamedModel("two", "hello")
+    provider = with_fallbacks(NamedModel("one", ModelError("no", kind=kind)), (other, "m-2"))
 
     with pytest.raises(ModelError) as caught:
         await provider.complete(asking(), lambda _: None)
@@ -221,8 +221,8 @@ async def test_what_another_model_would_refuse_as_well_is_told(kind: Any) -> Non
 
 async def test_a_long_conversation_goes_to_a_model_that_takes_more() -> None:
     """Only a larger window helps."""
-    same, larger = Named("two", "no"), Named("three", "yes", window=5000)
-    provider = with_fallbacks(Named("one", ModelError("long", kind="too_long")), (same, "m-2"), (larger, "m-3"))
+    same, larger = NamedModel("two", "no"), NamedModel("three", "yes", window=5000)
+    provider = with_fallbacks(NamedModel("one", ModelError("long", kind="too_long")), (same, "m-2"), (larger, "m-3"))
 
     response = await provider.complete(asking(), lambda _: None)
 
@@ -233,7 +233,7 @@ async def test_a_long_conversation_goes_to_a_model_that_takes_more() -> None:
 async def test_the_one_that_worked_is_kept_until_the_first_had_time_to_recover() -> None:
     """During the cool-down the fallback answers at once; after it the first is tried again."""
     clock = Clock()
-    first, second = Named("one", BUSY, "back"), Named("two", otherwise="hello", window=77)
+    first, second = NamedModel("one", BUSY, "back"), NamedModel("two", otherwise="hello", window=77)
     provider = with_fallbacks(first, (second, "m-2"), clock=clock)
 
     await provider.complete(asking(), lambda _: None)
@@ -250,7 +250,7 @@ async def test_the_one_that_worked_is_kept_until_the_first_had_time_to_recover()
 
 async def test_a_fallback_that_fails_later_gives_way_to_the_others() -> None:
     """The first model is tried again if the one in use fails."""
-    first, second = Named("one", BUSY, "back"), Named("two", "hello", BUSY)
+    first, second = NamedModel("one", BUSY, "back"), NamedModel("two", "hello", BUSY)
     provider = with_fallbacks(first, (second, "m-2"))
 
     await provider.complete(asking(), lambda _: None)
@@ -265,8 +265,8 @@ async def test_a_fallback_that_cannot_be_opened_is_passed_over() -> None:
     def unopened() -> tuple[Provider, str]:
         raise ConfigError("no key")
 
-    third = Named("three", "hello")
-    provider = FallbackProvider(Named("one", BUSY), [unopened, lambda: (third, "m-3")], render=render)
+    third = NamedModel("three", "hello")
+    provider = FallbackProvider(NamedModel("one", BUSY), [unopened, lambda: (third, "m-3")], render=render)
 
     response = await provider.complete(asking(), lambda _: None)
 
@@ -276,7 +276,8 @@ async def test_a_fallback_that_cannot_be_opened_is_passed_over() -> None:
 async def test_when_all_fail_the_first_reason_leads() -> None:
     """The person learns why the chosen model failed, and that the others did too."""
     provider = with_fallbacks(
-        Named("one", ModelError("wrong key", kind="key")), (Named("two", ModelError("offline", kind="network")), "m-2")
+        NamedModel("one", ModelError("wrong key", kind="key")),
+        (NamedModel("two", ModelError("offline", kind="network")), "m-2"),
     )
 
     with pytest.raises(ModelError) as caught:
@@ -289,8 +290,8 @@ async def test_when_all_fail_the_first_reason_leads() -> None:
 
 async def test_tools_are_rendered_anew_for_another_dialect() -> None:
     """The fallback gets the tools in its own form, and its own model name; the same dialect keeps the bytes."""
-    foreign, alike = Named("two", BUSY, dialect="anthropic"), Named("three", "hello")
-    provider = with_fallbacks(Named("one", BUSY), (foreign, "m-2"), (alike, "m-3"))
+    foreign, alike = NamedModel("two", BUSY, dialect="anthropic"), NamedModel("three", "hello")
+    provider = with_fallbacks(NamedModel("one", BUSY), (foreign, "m-2"), (alike, "m-3"))
     tools = [{"type": "function", "function": {"name": "alpha"}}]
 
     await provider.complete(asking(tools=tools, definitions=tools), lambda _: None)
@@ -302,8 +303,8 @@ async def test_tools_are_rendered_anew_for_another_dialect() -> None:
 
 async def test_a_request_without_definitions_keeps_its_tools() -> None:
     """Tools rendered for Anthropic are converted back before they are rendered again."""
-    other = Named("two", "hello")
-    provider = with_fallbacks(Named("one", BUSY, dialect="anthropic"), (other, "m-2"))
+    other = NamedModel("two", "hello")
+    provider = with_fallbacks(NamedModel("one", BUSY, dialect="anthropic"), (other, "m-2"))
 
     await provider.complete(asking(tools=[{"name": "alpha", "input_schema": {}}]), lambda _: None)
 
@@ -313,7 +314,7 @@ async def test_a_request_without_definitions_keeps_its_tools() -> None:
 async def test_half_an_answer_of_the_first_is_declared_void() -> None:
     """The front end discards the partial answer before the fallback starts."""
     seen = list[Delta]()
-    provider = with_fallbacks(Breaking([BUSY]), (Named("two", "whole"), "m-2"))
+    provider = with_fallbacks(Breaking([BUSY]), (NamedModel("two", "whole"), "m-2"))
 
     await provider.complete(asking(), seen.append)
 
@@ -323,21 +324,21 @@ async def test_half_an_answer_of_the_first_is_declared_void() -> None:
 async def test_what_is_void_already_is_not_declared_void_again() -> None:
     """Only pieces since the last restart count."""
     seen = list[Delta]()
-    inner = resilient(Breaking([BUSY], otherwise=ModelError("wrong key", kind="key")), Recorded())
+    inner = resilient(Breaking([BUSY], otherwise=ModelError("wrong key", kind="key")), SleepRecorder())
 
-    await with_fallbacks(inner, (Named("two", "whole"), "m-2")).complete(asking(), seen.append)
+    await with_fallbacks(inner, (NamedModel("two", "whole"), "m-2")).complete(asking(), seen.append)
 
     assert [one.kind for one in seen if isinstance(one, Notice)] == ["restart", "retry", "fallback"]
 
 
 async def test_closing_closes_every_provider_that_was_opened() -> None:
     """A fallback that was never needed is never opened."""
-    first, second = Named("one", BUSY), Named("two", "hello")
+    first, second = NamedModel("one", BUSY), NamedModel("two", "hello")
     opened = list[str]()
 
     def third() -> tuple[Provider, str]:
         opened.append("three")
-        return Named("three"), "m-3"
+        return NamedModel("three"), "m-3"
 
     provider = FallbackProvider(first, [lambda: (second, "m-2"), third], render=render)
     await provider.complete(asking(), lambda _: None)

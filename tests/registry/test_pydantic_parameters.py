@@ -59,7 +59,7 @@ class Parcel:
     weight: float = 1.0
 
 
-class Shelf(TypedDict):
+class LineRecord(TypedDict):
     line: Line
 
 
@@ -86,7 +86,7 @@ class Dog(BaseModel):
 SAW = {"article": "saw", "pieces": 2}
 
 
-class Declared:
+class DeclaredTool:
     """A function as a tool: its parameters' schema, and what it received."""
 
     def __init__(self, function: Any) -> None:
@@ -110,7 +110,7 @@ def test_a_model_is_described_with_its_fields_texts_and_limits() -> None:
     def order(order: Order) -> str:
         return ""
 
-    line = Declared(order).properties["order"]["properties"]["lines"]["items"]
+    line = DeclaredTool(order).properties["order"]["properties"]["lines"]["items"]
 
     assert line["description"] == "A line of an order."
     assert line["properties"]["article"] == {"type": "string", "description": "What is ordered."}
@@ -126,14 +126,14 @@ def test_the_function_receives_instances() -> None:
     def take(
         order: Order,
         parcel: Parcel,
-        shelf: Shelf,
+        shelf: LineRecord,
         point: Point,
         by_name: dict[str, list[Line] | str],
         tree: Tree | None = None,
     ) -> None:
         seen.update(locals())
 
-    Declared(take)(
+    DeclaredTool(take)(
         order={"lines": [SAW]},
         parcel={"line": SAW},
         shelf={"line": SAW},
@@ -157,7 +157,7 @@ def test_a_models_own_rule_is_a_clear_argument_error() -> None:
     def order(order: Order) -> str:
         return "sold"
 
-    answer = Declared(order)(order={"lines": [SAW, {"article": "moon", "pieces": 0}]})
+    answer = DeclaredTool(order)(order={"lines": [SAW, {"article": "moon", "pieces": 0}]})
 
     assert answer["error"] == (
         "order: argument 'order': lines.1.article: the moon is not for sale; "
@@ -177,7 +177,7 @@ def test_constrained_types_keep_their_limits() -> None:
     ) -> None:
         seen.append((pieces, code, even, to))
 
-    declared = Declared(send)
+    declared = DeclaredTool(send)
     good = {"pieces": 1, "code": "ab", "even": 2, "to": "ftp://shop/x"}
     declared(**good)
 
@@ -199,7 +199,7 @@ def test_field_in_annotated_describes_limits_and_gives_a_default() -> None:
     ) -> None:
         seen.append((size, tags))
 
-    declared = Declared(scale)
+    declared = DeclaredTool(scale)
     declared(size=3)
 
     assert declared.properties["size"] == {"type": "integer", "minimum": 1, "maximum": 9, "description": "A digit."}
@@ -215,7 +215,7 @@ def test_a_union_of_models_with_a_discriminator_chooses_by_it() -> None:
     def pet(animal: Annotated[Cat | Dog, Field(discriminator="kind")]) -> None:
         seen.append(animal)
 
-    declared = Declared(pet)
+    declared = DeclaredTool(pet)
     declared(animal={"kind": "dog", "age": 3})
 
     assert seen == [Dog(kind="dog", age=3)]
@@ -239,7 +239,7 @@ def test_two_classes_of_one_name_are_kept_apart() -> None:
     def both(a: Tree, b: Any) -> None: ...
 
     both.__annotations__ = {"a": Tree, "b": kind}
-    parameters = Declared(both).entry.parameters
+    parameters = DeclaredTool(both).entry.parameters
 
     assert len(parameters["$defs"]) == 2
     assert parameters["properties"]["a"]["$ref"] != parameters["properties"]["b"]["$ref"]
@@ -251,7 +251,7 @@ def test_a_model_is_a_result_too() -> None:
     def order(order: Order) -> Order:
         return order
 
-    assert Declared(order)(order={"lines": [SAW]})["lines"] == [{**SAW, "colour": "red"}]
+    assert DeclaredTool(order)(order={"lines": [SAW]})["lines"] == [{**SAW, "colour": "red"}]
 
 
 def test_field_as_a_default_value_is_refused_with_the_right_form() -> None:
@@ -260,7 +260,7 @@ def test_field_as_a_default_value_is_refused_with_the_right_form() -> None:
     def scale(size: int = Field(ge=1)) -> None: ...
 
     with pytest.raises(RegistrationError, match=r"put Field\(\.\.\.\) into the hint"):
-        Declared(scale)
+        DeclaredTool(scale)
 
 
 def test_pydantic_is_not_imported_for_other_tools() -> None:

@@ -837,7 +837,7 @@ def test_threads_may_register_remove_and_read_at_once(registry: ToolRegistry, ov
     assert registry._generation + (target._generation if overlaid else 0) == changes
 
 
-class Interrupted(ToolRegistry):
+class RacingRegistry(ToolRegistry):
     """Something is registered in the very moment between looking at the tools and remembering them."""
 
     def _snapshot_entries(self) -> list[Any]:
@@ -849,7 +849,7 @@ class Interrupted(ToolRegistry):
 
 def test_a_list_that_was_old_when_it_was_made_is_not_kept() -> None:
     """What is registered while a reader looks is in what the next reader gets."""
-    registry = Interrupted()
+    registry = RacingRegistry()
     declare(registry, "early")
     registry.get_all_tool_names()
 

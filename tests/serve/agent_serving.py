@@ -25,7 +25,7 @@ LIMIT_SECONDS = 60.0
 CONFIG = "serve:\n  toolsets: [test]\n"
 
 
-class Served:
+class RunningServer:
     """A running server, and clients for it."""
 
     def __init__(self, server: AgentServer, url: str, removed: list[str], model: ScriptedProvider) -> None:
@@ -45,7 +45,7 @@ class Served:
 @asynccontextmanager
 async def serving(
     home: Path, steps: Iterable[Step] = (), config: str = CONFIG, **options: Any
-) -> AsyncIterator[Served]:
+) -> AsyncIterator[RunningServer]:
     """A server whose model plays these steps. The tool `remove` needs approval, `echo` does not; `run` takes a command,
     which is only judged."""
     home.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240
@@ -93,7 +93,7 @@ async def serving(
     listening, stop = open_socket("127.0.0.1", 0, "another port"), asyncio.Event()
     url = base_url(listening)
     serving = asyncio.ensure_future(serve_agents(server, "127.0.0.1", listening, stop))
-    served = Served(server, url, removed, model)
+    served = RunningServer(server, url, removed, model)
     try:
         yield served
     finally:

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx2
 
-from tests.serve.agent_serving import CONFIG, Served, events_of, serving
+from tests.serve.agent_serving import CONFIG, RunningServer, events_of, serving
 from toolcrib.core.models import Usage
 from toolcrib.providers.scripted import calls, says
 
@@ -25,7 +25,7 @@ async def follow(http: httpx2.AsyncClient, run: str, after: int = 0) -> list[tup
         return [one async for one in events_of(response)]
 
 
-async def waiting(served: Served, http: httpx2.AsyncClient, questions: int = 1) -> dict[str, Any]:
+async def waiting(served: RunningServer, http: httpx2.AsyncClient, questions: int = 1) -> dict[str, Any]:
     """The approval that a run waits for, once it has asked so many questions."""
     (run,) = served.server.runs.working
     asked = 0

@@ -11,7 +11,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.serve.agent_serving import CONFIG, Served, serving
+from tests.serve.agent_serving import CONFIG, RunningServer, serving
 from toolcrib.agent.events import CallStarted
 from toolcrib.core.models import ModelError, Usage
 from toolcrib.providers.scripted import call, calls, says
@@ -21,7 +21,7 @@ from toolcrib.serve.runs import Run
 QUESTION = [{"role": "user", "content": "hello"}]
 
 
-async def first_run(served: Served) -> Run:
+async def first_run(served: RunningServer) -> Run:
     """The run, as soon as it has started."""
     while not served.server.runs.working:  # noqa: ASYNC110 - the server has no event for it
         await asyncio.sleep(0)

@@ -15,7 +15,7 @@ import pytest
 from playwright.async_api import async_playwright, expect
 
 from tests.conftest import SERVICES_FILE
-from tests.serve.agent_serving import Served, serving
+from tests.serve.agent_serving import RunningServer, serving
 from tests.serve.page_browser import ARTEFACTS, free_port
 from toolcrib.config.browser_settings import find_chromium
 from toolcrib.core.models import ModelRequest, ModelResponse
@@ -27,7 +27,7 @@ LIMIT_MS = 90_000.0
 
 
 @asynccontextmanager
-async def open_webui(served: Served, folder: Path) -> AsyncIterator[httpx2.AsyncClient]:
+async def open_webui(served: RunningServer, folder: Path) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of an Open WebUI that asks our server, logged in."""
     lines = SERVICES_FILE.read_text().splitlines() if SERVICES_FILE.exists() else []
     found = [line.partition("=")[2] for line in lines if line.startswith("TOOLCRIB_TEST_OPEN_WEBUI=")]

@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.serve.agent_serving import CONFIG, Served, serving
+from tests.serve.agent_serving import CONFIG, RunningServer, serving
 from tests.serve.test_native_api import follow, start, waiting
 from toolcrib.config.load import load_settings
 from toolcrib.config.paths import Home
@@ -49,7 +49,7 @@ BODIES: dict[str, Any] = {
 }
 
 
-class Belongings:
+class OwnedResources:
     """One thing of each kind that belongs to the owner of a token."""
 
     def __init__(self, ids: dict[str, str], response: str) -> None:
@@ -63,7 +63,7 @@ class Belongings:
 
 
 @asynccontextmanager
-async def belongings(served: Served, http: httpx2.AsyncClient, owner: str) -> AsyncIterator[Belongings]:
+async def belongings(served: RunningServer, http: httpx2.AsyncClient, owner: str) -> AsyncIterator[OwnedResources]:
     """Sessions with a secret, a run that waits, a job, a process, a question, a stored answer and a memory."""
     host = served.server.host
     answered = (await http.post("/v1/responses", json={"input": f"{SECRET} cake"})).json()
@@ -85,7 +85,7 @@ async def belongings(served: Served, http: httpx2.AsyncClient, owner: str) -> As
             while not (found := (await http.get("/api/questions")).json()["questions"]):  # noqa: ASYNC110
                 await asyncio.sleep(0)
         ids = {"sessions": session, "runs": run["id"], "approvals": asked["id"], "jobs": job.id}
-        yield Belongings({**ids, "processes": record.id, "questions": found[0]["id"]}, answered["id"])
+        yield OwnedResources({**ids, "processes": record.id, "questions": found[0]["id"]}, answered["id"])
     finally:
         question.cancel()
         await http.post(f"/api/runs/{run['id']}/stop")

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from tests.cli.cli_program import Program
-from tests.serve.agent_serving import Served, serving
+from tests.serve.agent_serving import RunningServer, serving
 from toolcrib.config.paths import Home
 from toolcrib.serve import page_routes
 from toolcrib.serve.login import CODE_SECONDS, PageLogins
@@ -23,7 +23,7 @@ from toolcrib.serve.tokens import ServerTokens
 class BrowserLike:
     """Sends requests as the page does."""
 
-    def __init__(self, served: Served, http: httpx2.AsyncClient) -> None:
+    def __init__(self, served: RunningServer, http: httpx2.AsyncClient) -> None:
         self.http = http
         self.page = {"Origin": served.url, "Sec-Fetch-Site": "same-origin"}
 
@@ -42,7 +42,7 @@ class BrowserLike:
 
 
 @asynccontextmanager
-async def browsing(home: Path, *steps: str) -> AsyncIterator[tuple[Served, BrowserLike]]:
+async def browsing(home: Path, *steps: str) -> AsyncIterator[tuple[RunningServer, BrowserLike]]:
     async with serving(home, steps) as served, httpx2.AsyncClient(base_url=served.url, trust_env=False) as http:
         yield served, BrowserLike(served, http)
 

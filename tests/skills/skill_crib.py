@@ -17,7 +17,7 @@ def skill_text(name: str, description: str = "What it is for.", body: str = "Do 
 
 
 @dataclass
-class Crib:
+class SkillProject:
     """A runtime over the built-in tools, its home, and a project with a repository."""
 
     root: Path

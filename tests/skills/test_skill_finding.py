@@ -6,13 +6,13 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.skills.skill_crib import Crib, skill_text
+from tests.skills.skill_crib import SkillProject, skill_text
 from toolcrib.skills.catalog import find_in
 
-Make = Callable[..., Crib]
+Make = Callable[..., SkillProject]
 
 
-async def names(crib: Crib) -> dict[str, str]:
+async def names(crib: SkillProject) -> dict[str, str]:
     return {one["name"]: one["source"] for one in (await crib.said("skills_list"))["skills"]}
 
 
@@ -30,7 +30,7 @@ async def test_skills_come_from_all_folders(make_crib: Make, tmp_path: Path) -> 
     assert found["writing-skills"] == "bundled"
 
 
-async def test_project_skills_are_found_up_to_the_root_of_the_repository_and_not_beyond(crib: Crib) -> None:
+async def test_project_skills_are_found_up_to_the_root_of_the_repository_and_not_beyond(crib: SkillProject) -> None:
     """What lies above the repository is somebody else's."""
     crib.write(crib.project / ".agents/skills/inside", skill_text("inside"))
     crib.write(crib.root / ".agents/skills/outside", skill_text("outside"))
@@ -70,7 +70,7 @@ async def test_the_user_replaces_a_bundled_skill(make_crib: Make) -> None:
     assert (await crib.said("skill_view", name="writing-skills"))["content"] == "Mine."
 
 
-async def test_categories_are_folders(crib: Crib) -> None:
+async def test_categories_are_folders(crib: SkillProject) -> None:
     """`CATEGORY/NAME/SKILL.md`, also nested, is listed by category and opened by either name."""
     crib.write(crib.skills / "dev/review", skill_text("review"))
     crib.write(crib.skills / "dev/deep/lint", skill_text("lint"))
@@ -82,7 +82,7 @@ async def test_categories_are_folders(crib: Crib) -> None:
     assert "the categories are: dev, dev/deep, home" in await crib.refused("skills_list", category="dve")
 
 
-async def test_what_others_wrote_is_read_leniently(crib: Crib) -> None:
+async def test_what_others_wrote_is_read_leniently(crib: SkillProject) -> None:
     """A head that is no YAML, none at all, unknown fields, odd line ends and names: the skill is there all the same."""
     crib.write(crib.skills / "colon", "---\nname: colon\ndescription: Use: when it rains\n---\nBody\n")
     crib.write(crib.skills / "bare", "# Just text\n\nMore\n")
@@ -103,7 +103,7 @@ async def test_what_others_wrote_is_read_leniently(crib: Crib) -> None:
     assert (await crib.said("skill_view", name="folded"))["version"] == "1.2"
 
 
-async def test_links_out_of_a_project_are_not_followed(crib: Crib) -> None:
+async def test_links_out_of_a_project_are_not_followed(crib: SkillProject) -> None:
     """A repository cannot show files of the machine as its skills; links inside it are fine."""
     crib.write(crib.root / "secret/stolen", skill_text("stolen"))
     crib.write(crib.project / "tools/good", skill_text("good"))
@@ -119,7 +119,7 @@ async def test_links_out_of_a_project_are_not_followed(crib: Crib) -> None:
     assert await names(crib) == {"good": "project"}
 
 
-async def test_the_user_may_link_to_his_skills(crib: Crib) -> None:
+async def test_the_user_may_link_to_his_skills(crib: SkillProject) -> None:
     """Many keep their skills in a repository of their own; such a skill is read, and changed only there."""
     crib.write(crib.root / "dotfiles/brew", skill_text("brew"))
     crib.skills.mkdir()

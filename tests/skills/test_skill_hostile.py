@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.skills.skill_crib import Crib, skill_text
+from tests.skills.skill_crib import SkillProject, skill_text
 from toolcrib.skills.catalog import MAX_PROJECT_FOLDERS, find_in, name_and_description, skills_index
 from toolcrib.skills.check import format_problems
 from toolcrib.skills.skill import MAX_YAML_CHARS
@@ -52,7 +52,7 @@ def test_the_limit_of_a_head_is_said() -> None:
     assert problem.message == "its front matter is too large; keep it under 4,000 characters"
 
 
-async def test_a_number_in_a_head_is_text(crib: Crib) -> None:
+async def test_a_number_in_a_head_is_text(crib: SkillProject) -> None:
     """What JSON cannot hold, as `.inf` or a number without end, does not break the answer."""
     crib.write(
         crib.skills / "odd",
@@ -66,7 +66,7 @@ async def test_a_number_in_a_head_is_text(crib: Crib) -> None:
 
 
 @pytest.mark.parametrize("name", [b"a\n- b: evil", b"a\x1b[31m", b"\xff\xfe"], ids=["line", "colour", "bytes"])
-def test_a_name_that_cannot_be_shown_stays_out_of_the_prompt(crib: Crib, name: bytes) -> None:
+def test_a_name_that_cannot_be_shown_stays_out_of_the_prompt(crib: SkillProject, name: bytes) -> None:
     """A folder's name cannot write further lines into the prompt, nor colours to a terminal."""
     folder = os.fsencode(crib.project / ".agents/skills") + b"/" + name
     os.makedirs(folder)  # noqa: PTH103 - the name is no text
@@ -78,7 +78,7 @@ def test_a_name_that_cannot_be_shown_stays_out_of_the_prompt(crib: Crib, name: b
 
 
 @pytest.mark.parametrize("theirs", ["Brew", "ｂrew"])
-async def test_another_spelling_is_no_other_name(crib: Crib, theirs: str) -> None:
+async def test_another_spelling_is_no_other_name(crib: SkillProject, theirs: str) -> None:
     """A project cannot put `Brew` beside the user's `brew`."""
     crib.write(crib.skills / "brew", skill_text("brew", "Mine."))
     crib.write(crib.project / f".agents/skills/{theirs}", skill_text(theirs, "Theirs."))
@@ -88,7 +88,7 @@ async def test_another_spelling_is_no_other_name(crib: Crib, theirs: str) -> Non
     assert [(one["name"], one["description"]) for one in listed] == [("brew", "Mine.")]
 
 
-async def test_a_skill_that_cannot_be_used_says_why(crib: Crib) -> None:
+async def test_a_skill_that_cannot_be_used_says_why(crib: SkillProject) -> None:
     """It is not called unknown, because it is there."""
     (crib.skills / "pipe").mkdir(parents=True)
     os.mkfifo(crib.skills / "pipe/SKILL.md")
@@ -98,7 +98,7 @@ async def test_a_skill_that_cannot_be_used_says_why(crib: Crib) -> None:
     assert error.startswith("the skill 'pipe' cannot be used: ")
 
 
-async def test_a_name_that_is_too_long_is_no_file(crib: Crib) -> None:
+async def test_a_name_that_is_too_long_is_no_file(crib: SkillProject) -> None:
     """The system's own refusal is not what the model reads."""
     crib.write(crib.skills / "brew", skill_text("brew"))
 
@@ -107,7 +107,7 @@ async def test_a_name_that_is_too_long_is_no_file(crib: Crib) -> None:
     assert error.startswith("the skill 'brew' has no file 'xxx")
 
 
-async def test_nothing_is_put_below_a_file(crib: Crib) -> None:
+async def test_nothing_is_put_below_a_file(crib: SkillProject) -> None:
     """Which file is in the way is said."""
     crib.write(crib.skills / "brew", skill_text("brew"))
     crib.write(crib.skills / "brew", "x", "notes.md")
@@ -130,7 +130,7 @@ def test_a_project_with_very_many_folders_is_looked_at_in_part(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("left", [".building-", ".leaving-", ".building", ".leaving"])
-async def test_what_is_left_from_before_is_in_nobodys_way(crib: Crib, left: str) -> None:
+async def test_what_is_left_from_before_is_in_nobodys_way(crib: SkillProject, left: str) -> None:
     """A file or a folder of a process that was ended neither stops the next change nor gets into a new skill."""
     crib.write(crib.skills / f"{left}x", "old", "old.md")
     (crib.skills / left).write_text("a file")
@@ -143,7 +143,7 @@ async def test_what_is_left_from_before_is_in_nobodys_way(crib: Crib, left: str)
     assert not (crib.skills / "brew").exists()
 
 
-async def test_only_what_was_judged_is_shown(crib: Crib) -> None:
+async def test_only_what_was_judged_is_shown(crib: SkillProject) -> None:
     """A folder that is swapped between the look of the gate and the reading is not read."""
     crib.write(crib.project / "aside", skill_text("brew"))
     crib.write(crib.project / "aside", "KEY=1", "notes.md")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-from tests.skills.skill_crib import Crib, skill_text
+from tests.skills.skill_crib import SkillProject, skill_text
 from toolcrib.undo.history import FileHistory
 
 
-async def test_every_change_of_a_skill_can_be_undone(crib: Crib) -> None:
+async def test_every_change_of_a_skill_can_be_undone(crib: SkillProject) -> None:
     """Each undo gives the files and modes before one call: deleted, removed, written, changed and created ones."""
     steps = [
         {"action": "create", "content": skill_text("brew", body="One."), "category": "kitchen"},

@@ -31,7 +31,7 @@ class DictRegistry:
         return sorted({tool for tools in self.toolsets.values() for tool in tools})
 
 
-class Crib:
+class ResolverSetup:
     """A resolver over its own copy of the catalog, with the registry and the core list that it reads."""
 
     def __init__(self, toolsets: dict[str, list[str]], aliases: dict[str, str], custom: dict[str, Any]) -> None:
@@ -42,13 +42,13 @@ class Crib:
 
 
 @pytest.fixture
-def make_crib() -> Callable[..., Crib]:
+def make_crib() -> Callable[..., ResolverSetup]:
     def make(
         registered: dict[str, list[str]] | None = None,
         aliases: dict[str, str] | None = None,
         custom: dict[str, Any] | None = None,
-    ) -> Crib:
-        return Crib(registered or {}, aliases or {}, custom or {})
+    ) -> ResolverSetup:
+        return ResolverSetup(registered or {}, aliases or {}, custom or {})
 
     return make
 

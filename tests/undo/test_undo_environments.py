@@ -27,7 +27,7 @@ FILL = (
 LOOK = "find . -printf '%P %y %m %l\\n' | sort; find . -type f | sort | xargs md5sum"
 
 
-class There:
+class EnvironmentSession:
     """A session whose commands run in a place, in a new folder there."""
 
     def __init__(self, runtime: Runtime) -> None:
@@ -49,14 +49,14 @@ class There:
         assert not result.is_error, result.text
 
 
-MakeThere = Callable[..., There]
+MakeThere = Callable[..., EnvironmentSession]
 
 
 @pytest.fixture
 def make_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeThere]:
     with ExitStack() as opened:
 
-        def make(environment: str, home: str = "crib") -> There:
+        def make(environment: str, home: str = "crib") -> EnvironmentSession:
             config = json.dumps(
                 {"terminal": {"login_shell": False, **engines.terminal_settings(environment, monkeypatch)}}
             )
@@ -67,7 +67,7 @@ def make_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make
                 isolated_runtime(tmp_path / home, config, registry=registry, workspace=folder, yolo=True)
             )
             runtime.load()
-            there = There(runtime)
+            there = EnvironmentSession(runtime)
             opened.callback(there.run, f"cd / && rm -rf {there.folder}")
             return there
 

@@ -12,7 +12,7 @@ Page = tuple[int, Mapping[str, str], bytes]
 
 
 @dataclass(frozen=True)
-class Asked:
+class SiteRequest:
     method: str
     path: str
     headers: Mapping[str, str]
@@ -24,8 +24,8 @@ class Site:
     """The pages of a server, by path with query, and the requests that it got."""
 
     port: int = 0
-    pages: dict[str, Page | Callable[[Asked], Page]] = field(default_factory=dict)
-    requests: list[Asked] = field(default_factory=list)
+    pages: dict[str, Page | Callable[[SiteRequest], Page]] = field(default_factory=dict)
+    requests: list[SiteRequest] = field(default_factory=list)
     released: threading.Event = field(default_factory=threading.Event)
     """Set when the test is over; a page that waits for it never answers in time."""
 
@@ -33,7 +33,7 @@ class Site:
     def address(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def answer(self, asked: Asked) -> Page:
+    def answer(self, asked: SiteRequest) -> Page:
         self.requests.append(asked)
         page = self.pages.get(asked.path) or self.pages.get(asked.path.partition("?")[0])
         if page is None:
@@ -55,7 +55,7 @@ def serve() -> Iterator[Site]:
         def do_GET(self) -> None:
             length = int(self.headers.get("content-length") or 0)
             headers = {name.lower(): value for name, value in self.headers.items()}
-            asked = Asked(self.command, self.path, headers, self.rfile.read(length))
+            asked = SiteRequest(self.command, self.path, headers, self.rfile.read(length))
             status, headers, body = site.answer(asked)
             self.send_response(status)
             for name, value in headers.items():

@@ -13,7 +13,7 @@ import pypdf
 import pytest
 
 from tests.web.conftest import OpenWeb, call
-from tests.web.sites import Asked, Page, Site
+from tests.web.sites import Page, Site, SiteRequest
 from toolcrib.core.context import ToolContext
 from toolcrib.web import http_client
 from toolcrib.web.extract import head_and_tail
@@ -84,8 +84,8 @@ async def test_pages_are_fetched_in_parallel(open_web: OpenWeb, site: Site) -> N
     arrived = {"/a": asyncio.Event(), "/b": asyncio.Event()}
     loop = asyncio.get_running_loop()
 
-    def wait_for(other: str) -> Callable[[Asked], Page]:
-        def answer(asked: Asked) -> Page:
+    def wait_for(other: str) -> Callable[[SiteRequest], Page]:
+        def answer(asked: SiteRequest) -> Page:
             loop.call_soon_threadsafe(arrived[asked.path].set)
             asyncio.run_coroutine_threadsafe(arrived[other].wait(), loop).result(30)
             return html(ARTICLE)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.web.settings import web_settings
-from tests.web.sites import Asked, Page, Site, serve
+from tests.web.sites import Page, Site, SiteRequest, serve
 from toolcrib.web.guard import AddressGuard, AddressRules
 from toolcrib.web.http_client import FetchFailed, FetchLimits, GuardedClient, HttpRequest
 
@@ -105,7 +105,7 @@ async def test_malformed_answers_have_a_reason(
 async def test_a_server_that_never_answers_is_left(site: Site, client: GuardedClient) -> None:
     """The time limit covers the whole request."""
 
-    def wait(_: Asked) -> Page:
+    def wait(_: SiteRequest) -> Page:
         site.released.wait(30)
         return 200, {}, b""
 
@@ -153,7 +153,7 @@ async def test_requests_to_one_host_take_turns(site: Site) -> None:
     lock, open_now, most = threading.Lock(), [0], [0]
     pair = threading.Barrier(2, timeout=30)
 
-    def answer(_: Asked) -> Page:
+    def answer(_: SiteRequest) -> Page:
         with lock:
             open_now[0] += 1
             most[0] = max(most[0], open_now[0])

@@ -388,7 +388,7 @@ class PluginSearch:
         return [{"url": url, "title": "T", "content": f"read {url}"} for url in urls]
 
 
-class Declared:
+class LoadedProviderPlugin:
     """A loaded plugin with one declaration."""
 
     def __init__(self, provider: Any) -> None:
@@ -415,7 +415,7 @@ GOOD = {
 )
 async def test_plugins_can_bring_a_provider(answer: Any, expected: str, open_web: OpenWeb) -> None:
     """A plugin's provider is asked first; its failures are reported like those of any other."""
-    runtime = open_web(services={"plugins": [Declared(PluginSearch(answer))]})
+    runtime = open_web(services={"plugins": [LoadedProviderPlugin(PluginSearch(answer))]})
 
     found = await call(runtime, "web_search", query="q")
 
@@ -425,7 +425,9 @@ async def test_plugins_can_bring_a_provider(answer: Any, expected: str, open_web
 @pytest.mark.usefixtures("all_public")
 async def test_plugins_can_read_pages(open_web: OpenWeb, site: Site) -> None:
     """With `extract_backend`, a plugin's provider reads pages instead of our own fetcher."""
-    runtime = open_web(services={"plugins": [Declared(PluginSearch(GOOD))]}, web={"extract_backend": "mine"})
+    runtime = open_web(
+        services={"plugins": [LoadedProviderPlugin(PluginSearch(GOOD))]}, web={"extract_backend": "mine"}
+    )
 
     answer = await call(runtime, "web_extract", urls=[f"http://site.example:{site.port}/x"])
 

@@ -53,7 +53,7 @@ class EditorApprover:
         self._editor = editor
         self._timeout_seconds = timeout_seconds
         self.session_id = ""
-        """The session that the editor knows; calls of subagents are asked about there, too."""
+        """The session that the editor knows; it also shows the questions of subagents."""
         self.find_call: FindCall = lambda _: None
         """Finds a call that the editor already shows."""
 

@@ -256,7 +256,7 @@ WAITED_MS = 1_000
 """A call that took this long has waited for something, so repeating it is not a loop."""
 
 
-class _Seen(msgspec.Struct):
+class _RepeatedCall(msgspec.Struct):
     digest: bytes
     times: int
 
@@ -265,8 +265,8 @@ class Guardrails(msgspec.Struct):
     """The guardrails' memory of one run. Other progress clears it: a test may well fail again after an edit."""
 
     settings: GuardrailSettings
-    _failures: dict[str, _Seen] = msgspec.field(default_factory=dict)
-    _results: dict[str, _Seen] = msgspec.field(default_factory=dict)
+    _failures: dict[str, _RepeatedCall] = msgspec.field(default_factory=dict)
+    _results: dict[str, _RepeatedCall] = msgspec.field(default_factory=dict)
     _failed_in_a_row: dict[str, int] = msgspec.field(default_factory=dict)
     _stopped_turns: int = 0
 
@@ -320,10 +320,10 @@ class Guardrails(msgspec.Struct):
         self._results = {key: self._results[key]}
 
 
-def _count(table: dict[str, _Seen], key: str, digest: bytes) -> _Seen:
+def _count(table: dict[str, _RepeatedCall], key: str, digest: bytes) -> _RepeatedCall:
     seen = table.get(key)
     if seen is None or seen.digest != digest:
-        seen = table[key] = _Seen(digest, 0)
+        seen = table[key] = _RepeatedCall(digest, 0)
     seen.times += 1
     return seen
 

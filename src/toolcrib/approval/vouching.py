@@ -32,7 +32,7 @@ FORWARDED_SHARE = 0.8
 """A text that takes this much of its source passes it on; a smaller part may be what its author dictates."""
 PERSON = ValueOrigin(level="person")
 STRICT_ROLES = frozenset({"destination", "record"})
-"""Roles whose value must be known: a value that was seen nowhere is asked about."""
+"""Roles whose value must be known: an unseen value needs approval."""
 ADDRESS_KINDS: tuple[ValueKind, ...] = ("email", "url", "iban", "phone")
 _DATE_WORDS = re.compile(
     r"\b(?:today|tonight|tomorrow|yesterday|morning|noon|afternoon|evening|midnight|day|week|weekend|month|year)s?\b"

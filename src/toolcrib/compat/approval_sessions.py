@@ -181,7 +181,7 @@ class CallbackApprover:
 
 
 @dataclass
-class _Heard:
+class _AnswerRecorder:
     """Passes a request on and remembers the answer, which the verdict alone does not contain."""
 
     approver: Approver
@@ -237,7 +237,7 @@ def settle(
     """Have the gate ask about a verdict, with record, hooks and grants; also returns the answer, if there is one."""
     base = base_gate()
     runtime = default_runtime()
-    heard = _Heard(approver) if approver is not None else None
+    heard = _AnswerRecorder(approver) if approver is not None else None
     gate = ApprovalGate(
         policy,
         grants=base.grants,

@@ -105,7 +105,7 @@ def _rewrite(kind: str, key: str, payload: JsonObject, context: JsonObject) -> R
     return outcome
 
 
-class _Rest:
+class _ChainRest:
     """The rest of a chain inside one layer: runs once and remembers the outcome."""
 
     def __init__(self, run: Callable[[JsonObject], Any], payload: JsonObject) -> None:
@@ -133,7 +133,7 @@ def _run_chain(
     def enter(index: int, payload: JsonObject) -> Any:
         if index == len(layers):
             return next_call(payload)
-        rest = _Rest(lambda inner: enter(index + 1, inner), payload)
+        rest = _ChainRest(lambda inner: enter(index + 1, inner), payload)
         keywords = {key: payload, f"original_{key}": original, "next_call": rest}
         answer, error = _answer(kind, layers[index], context | keywords, rest)
         if error is None:
@@ -145,7 +145,9 @@ def _run_chain(
     return enter(0, payload)
 
 
-def _answer(kind: str, registered: HookRegistration, keywords: JsonObject, rest: _Rest | None = None) -> Attempt[Any]:
+def _answer(
+    kind: str, registered: HookRegistration, keywords: JsonObject, rest: _ChainRest | None = None
+) -> Attempt[Any]:
     """What a layer returns or raises; logs its own errors, but not those of the rest of the chain."""
     outcome = attempt(registered, middleware_payload(**keywords))
     if outcome.error is not None and (rest is None or rest.error is None):

@@ -134,7 +134,7 @@ class CompatPluginContext(context.PluginContext, metaclass=_AnyContext):
         super().declare(kind, *arguments, **options)
         self._own_manager.own_declarations.append(self._declarations[-1])
 
-    def _add(self, hooked: context._Hooked) -> None:
+    def _add(self, hooked: context._PendingHook) -> None:
         self._require_callable(f"{hooked.table} {hooked.name!r}", hooked.callback)
         self._apply(hooked)
 

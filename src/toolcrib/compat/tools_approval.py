@@ -86,7 +86,7 @@ check_dangerous_command = check_all_command_guards
 
 
 def check_execute_code_guard(code: str, env_type: str, has_host_access: bool = False) -> JsonObject:
-    """Whether a script may run. A front end elsewhere is asked about every script, a terminal about its dangers."""
+    """Whether a script may run. A remote front end must approve every script, a terminal only its dangers."""
     approver = who_answers(None)
     policy = session_policy(approver, _get_approval_mode(), env_type, has_host_access)
     decision = _decide(policy, f"python3 -c {shlex.quote(code)}")

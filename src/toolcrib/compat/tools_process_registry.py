@@ -300,7 +300,7 @@ def _session(tracked: TrackedProcess) -> ProcessSession:
     )
 
 
-class _Borrowed:
+class _UnownedEnvironment:
     """An environment that its owner releases."""
 
     def __init__(self, env: BaseEnvironment) -> None:
@@ -318,7 +318,9 @@ async def _start_in(
     if isinstance(env, SessionEnvironment):
         record = await registry.start(env.environment, request, session_key=session_key, task_id=task_id)
         return registry.get(record.id, None)
-    environment = ShellEnvironment(BashRunnerEngine(_Borrowed(env), "environment"), SessionOptions(cwd=env.cwd))
+    environment = ShellEnvironment(
+        BashRunnerEngine(_UnownedEnvironment(env), "environment"), SessionOptions(cwd=env.cwd)
+    )
     await environment.open()
     async with AsyncExitStack() as on_error:
         on_error.push_async_callback(environment.close)

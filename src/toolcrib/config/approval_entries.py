@@ -68,7 +68,7 @@ def _check_conditions(rule: Sequence[str], words: Sequence[str]) -> None:
 
 
 def restricted_tools(rules: Sequence[str]) -> tuple[str, ...]:
-    """The names, with wildcards, of tools that rules have asked about or denied."""
+    """The names, with wildcards, of the tools that ask and deny rules cover."""
     words = [rule.split() for rule in rules]
     return tuple(
         program.removeprefix(TOOL) for action, program, *_ in words if action != "allow" and program.startswith(TOOL)

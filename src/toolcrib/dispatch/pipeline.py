@@ -364,7 +364,7 @@ class Pipeline:
             # The time that a person takes to answer is not the tool's.
             call.started += time.perf_counter() - began
             if verdict.edited:
-                # The person wrote this command, so it is asked about only if it is dangerous in another way.
+                # The person wrote this command, so only a new danger needs another question.
                 call.args = self._checked(call, {**call.args, "command": verdict.edited})
                 call.edited, call.approved = verdict.edited, verdict.dangers
                 again = ALLOW if self.hooks.is_empty else await self._ask_plugins(call)

@@ -478,7 +478,7 @@ def _unified_hunks(reader: PatchLines) -> tuple[Hunk, ...]:
 def _unified_hunk(reader: PatchLines, number: int) -> Hunk:
     heading = reader.take()
     ranges = _RANGES.match(heading)
-    left = _Left(ranges)
+    left = _RemainingLines(ranges)
     lines: list[HunkLine] = []
     open_ends: dict[str, bool] = {}
     blank = 0
@@ -515,7 +515,7 @@ def _unified_hunk(reader: PatchLines, number: int) -> Hunk:
     )
 
 
-class _Left:
+class _RemainingLines:
     """How many lines of a hunk are still to come, according to its heading, which may be wrong."""
 
     def __init__(self, ranges: re.Match[str] | None) -> None:

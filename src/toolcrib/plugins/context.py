@@ -36,7 +36,7 @@ class Declaration(msgspec.Struct, frozen=True):
     source: Source
 
 
-class _Hooked(msgspec.Struct, frozen=True):
+class _PendingHook(msgspec.Struct, frozen=True):
     """A hook or middleware that takes effect once the plugin is loaded."""
 
     table: Literal["hook", "middleware"]
@@ -79,7 +79,7 @@ class PluginContext:
         self._home = home
         self._services = services
         self._state: Literal["registering", "loaded", "failed"] = "registering"
-        self._hooked: list[_Hooked] = []
+        self._hooked: list[_PendingHook] = []
         self._declarations: list[Declaration] = []
 
     # Adding
@@ -122,11 +122,11 @@ class PluginContext:
 
     def register_hook(self, hook_name: str, callback: Callback, observer: bool = False) -> None:
         """Register `callback` for a hook; an observer of `pre_tool_call` cannot stop a call by raising."""
-        self._add(_Hooked("hook", hook_name, callback, observer))
+        self._add(_PendingHook("hook", hook_name, callback, observer))
 
     def register_middleware(self, kind: str, callback: Callback) -> None:
         """Wrap `callback` around requests or executions of tools or models."""
-        self._add(_Hooked("middleware", kind, callback))
+        self._add(_PendingHook("middleware", kind, callback))
 
     def register_command(
         self, name: str, handler: Callable[..., Any], description: str = "", *arguments: Any, **options: Any
@@ -213,7 +213,7 @@ class PluginContext:
         self._state = "failed"
         self._registry.take_back(self._loading)
 
-    def _add(self, hooked: _Hooked) -> None:
+    def _add(self, hooked: _PendingHook) -> None:
         self._require_usable()
         self._require_callable(f"{hooked.table} {hooked.name!r}", hooked.callback)
         if self._state == "registering":
@@ -221,7 +221,7 @@ class PluginContext:
         else:
             self._apply(hooked)
 
-    def _apply(self, hooked: _Hooked) -> None:
+    def _apply(self, hooked: _PendingHook) -> None:
         source = self._loading.source
         if hooked.table == "hook":
             self._manager.register(hooked.name, hooked.callback, source=source, observer=hooked.observer)

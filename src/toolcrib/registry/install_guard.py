@@ -104,11 +104,11 @@ class InstallGuard:
         raise refusal
 
 
-class _Guarded(threading.local):
+class _ThreadGuard(threading.local):
     guard: InstallGuard | None = None
 
 
-_guarded = _Guarded()
+_guarded = _ThreadGuard()
 _started_by_guarded: WeakKeyDictionary[threading.Thread, InstallGuard] = WeakKeyDictionary()
 _hook_added = threading.Event()
 _adding_hook = threading.Lock()

@@ -19,7 +19,7 @@ from toolcrib.registry.registry import RejectedRegistration, ToolRegistry
 Stamp = tuple[int, int, int]
 
 
-class Reloaded(msgspec.Struct, frozen=True):
+class ReloadOutcome(msgspec.Struct, frozen=True):
     """The outcome of a changed tool file."""
 
     path: Path
@@ -39,7 +39,7 @@ class ToolFolderWatcher:
         self._registry = registry
         self._stamps = self._look()
 
-    def refresh(self) -> list[Reloaded]:
+    def refresh(self) -> list[ReloadOutcome]:
         """Load what changed since the last call; without changes, this costs one folder listing."""
         before, self._stamps = self._stamps, self._look()
         gone = [path for path in before if path not in self._stamps]
@@ -59,12 +59,12 @@ class ToolFolderWatcher:
             stamps[path] = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
         return stamps
 
-    def _forget(self, path: Path) -> Reloaded | None:
+    def _forget(self, path: Path) -> ReloadOutcome | None:
         names = self._drop(self._owned(path))
         sys.modules.pop(f"{USER_TOOLS_NAMESPACE}.{path.stem}", None)
-        return Reloaded(path, tools_removed=names) if names else None
+        return ReloadOutcome(path, tools_removed=names) if names else None
 
-    def _reload(self, path: Path) -> Reloaded | None:
+    def _reload(self, path: Path) -> ReloadOutcome | None:
         if not declares_tools(path):
             return self._forget(path)
         _drop_cached_code(path)
@@ -78,10 +78,10 @@ class ToolFolderWatcher:
         if loaded.problem:
             self._drop(self._owned(path))
             self._restore(old, aliases)
-            return Reloaded(path, problem=loaded.problem, findings=tuple(lint_source(path)))
+            return ReloadOutcome(path, problem=loaded.problem, findings=tuple(lint_source(path)))
         removed = tuple(entry.name for entry in old if entry.name not in loaded.tools)
         findings = findings_of(path, loaded, registry, registry.rejected[refusals:])
-        return Reloaded(path, tuple(loaded.tools), removed, findings=tuple(findings))
+        return ReloadOutcome(path, tuple(loaded.tools), removed, findings=tuple(findings))
 
     def _owned(self, path: Path) -> list[ToolEntry]:
         return [

@@ -222,7 +222,7 @@ class SudoEnvironment:
 
     async def _start_on_terminal(self, request: CommandRequest, on_output: OnOutput) -> Execution:
         # What is typed before the echo is off would be shown.
-        hold = _Hold(os.urandom(12).hex().encode(), on_output)
+        hold = _OutputHold(os.urandom(12).hex().encode(), on_output)
         prepared = self._behind_prelude(request, ready=hold.mark.decode())
         execution = await self._environment.start(prepared, hold)
         with contextlib.suppress(TimeoutError):
@@ -256,7 +256,7 @@ class SudoEnvironment:
         return take
 
 
-class _Hold:
+class _OutputHold:
     """Holds output back until the mark has come, and leaves the mark out. Behind it stands whether there is no echo."""
 
     def __init__(self, mark: bytes, on_output: OnOutput) -> None:

@@ -2,8 +2,8 @@
 
 The text becomes the standard input of that program in a command line (`{ python3 -i; } <<'TYPED'`), which the gate
 reads like any other: as shell text for a shell, as Python for Python, as SQL for a database client. Text that was sent
-earlier and not yet run belongs to it. What no one can predict (keys that edit the line, a program we don't know) is
-asked about.
+earlier and not yet run belongs to it. What nobody can predict (keys that edit the line, an unknown program) needs
+approval.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class SavedPage(NamedTuple):
     """The text of the marked elements, in order."""
 
 
-class _Marked(HTMLParser):
+class _MarkedTextParser(HTMLParser):
     """Collects the text inside marked elements, and takes the marks away."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ def saved_pages() -> list[SavedPage]:
 
 def _read(path: Path) -> SavedPage:
     html = path.read_text(encoding="utf-8")
-    marked = _Marked()
+    marked = _MarkedTextParser()
     marked.feed(html)
     return SavedPage(path.stem, html.replace(f" {MARK}", ""), "".join(marked.texts))
 

@@ -362,7 +362,7 @@ def judge_setting_that_runs(use: Use, key: str, value: str, option: str) -> None
 
 
 def run_hidden(use: Use, text: str, *, lenient: bool = False) -> None:
-    """Judge a command that is not visible as one; a file that only it runs is asked about."""
+    """Judge a command that is not visible as one; a file that only it runs needs approval."""
     text = text.strip().lstrip("!|-@ ")
     if not text:
         return

@@ -261,7 +261,7 @@ def judge_write(
 
 
 def judge_unknown_target(runner: Runner, target: ExpandedWord, state: ShellState, site: CommandLocation) -> None:
-    """Report a write to a file that only the running shell knows; one that another program named is not asked about."""
+    """Report a write to a file that only the running shell knows; one that another program named needs no approval."""
     name = target.text.strip(UNKNOWN).lstrip("/")
     if name:
         if place(f"{state.home}/{name}", state) in ("home_config", "secret"):

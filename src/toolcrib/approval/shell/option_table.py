@@ -234,7 +234,7 @@ EXPECTED: dict[str, frozenset[str]] = {
         "echo true cat wslview"
     ),
 }
-"""What the variables of each kind usually name; anything else that they run is asked about."""
+"""What the variables of each kind usually name; anything else that they run needs approval."""
 OFFICIAL_INDEX = re.compile(
     r"(?!\w+://)|https://(?:pypi\.org|test\.pypi\.org|registry\.npmjs\.org|registry\.yarnpkg\.com|proxy\.golang\.org|download\.pytorch\.org"
     r"|rubygems\.org|jsr\.io|npm\.jsr\.io|npm\.pkg\.github\.com|pypi\.nvidia\.com|pypi\.ngc\.nvidia\.com|data\.pyg\.org)(?:[/,|]|$)"
@@ -351,7 +351,7 @@ SETTINGS: dict[str, SettingKeys] = {
     "restic": setting(r".*command"),
     **dict.fromkeys(("mail", "mailx"), setting(r"(?:sendmail|mta|editor|visual|pager|shell|ncommand)$|pipe-")),
 }
-"""For each program, what the keys of its settings do; a key of no kind is asked about."""
+"""For each program, what the keys of its settings do; a key of no kind needs approval."""
 
 
 def rows(table: str) -> dict[str, dict[str, str]]:

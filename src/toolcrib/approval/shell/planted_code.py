@@ -14,7 +14,7 @@ RUN_LATER = re.compile(
     r"(?:^|/)(?:\.envrc|\.vscode/tasks\.json|\.hg/hgrc(?:-not-shared)?|\.jj/repo/config\.toml|_darcs/prefs/defaults"
     r"|\.bzr/branch/branch\.conf|\.idea/(?:workspace\.xml|runConfigurations/[^/]*))$"
 )
-"""Files that programs run, or read commands from, without being told to; every write is asked about."""
+"""Files that programs run, or read commands from, on their own; every write needs approval."""
 RECIPE = (
     r"package\.json|setup\.(?:py|cfg)|pyproject\.toml|conftest\.py|noxfile\.py|build\.rs|Cargo\.toml|binding\.gyp"
     r"|\.npmrc|\.yarnrc(?:\.yml)?|\.pnpmfile\.cjs|\.cargo/config(?:\.toml)?|composer\.json|Rakefile|Gemfile"

@@ -46,7 +46,7 @@ from toolcrib.cli.chat.symbols import fitted, short_count
 from toolcrib.cli.output import clean, one_line, plural
 from toolcrib.core.messages import Image, Message
 from toolcrib.processes.events import ProcessEvent
-from toolcrib.registry.reload import Reloaded, ToolFolderWatcher
+from toolcrib.registry.reload import ReloadOutcome, ToolFolderWatcher
 
 READER = "chat"
 SHOWN_EVENT_LINES = 5
@@ -347,7 +347,7 @@ def event_lines(event: ProcessEvent) -> list[str]:
     return [one_line(head), *(f"  {one_line(line)}" for line in shown)]
 
 
-def reload_lines(one: Reloaded) -> list[str]:
+def reload_lines(one: ReloadOutcome) -> list[str]:
     """The result of reloading a tool file."""
     if one.problem:
         return [f"tool file {one.path.name} was not reloaded: {one.problem}"]

@@ -220,7 +220,7 @@ class EmbeddedProvider:
     def __init__(self, home: Home | None = None, model: str = "", *, store: WeightsStore | None = None) -> None:
         self._default = model
         self._store = store if store is not None else open_store(environment(), home)
-        self._loaded: _Loaded | None = None
+        self._loaded: _LoadedModel | None = None
         self._loading = asyncio.Lock()
 
     def profile(self, model: str) -> ModelProfile:
@@ -256,7 +256,7 @@ class EmbeddedProvider:
         response = await small.answer(msgspec.structs.replace(request, model=actual.name), emit)
         return msgspec.structs.replace(response, model=actual.name, provider=self.name)
 
-    async def _ready(self, name: str, emit: Emit) -> _Loaded:
+    async def _ready(self, name: str, emit: Emit) -> _LoadedModel:
         wanted = find_model(name or self._default)
         async with self._loading:
             loaded = self._loaded
@@ -266,7 +266,7 @@ class EmbeddedProvider:
             self._loaded = await self._load(wanted, emit)
             return self._loaded
 
-    async def _load(self, wanted: EmbeddedModel, emit: Emit) -> _Loaded:
+    async def _load(self, wanted: EmbeddedModel, emit: Emit) -> _LoadedModel:
         loop = asyncio.get_running_loop()
         cancel = CancelToken()
         reporter = _ProgressReporter(lambda text: loop.call_soon_threadsafe(emit, Notice(kind="loading", message=text)))
@@ -286,7 +286,7 @@ class EmbeddedProvider:
             dialect="llama_cpp",
             profile=self.profile,
         )
-        return _Loaded(wanted.name, weights, engine, chat)
+        return _LoadedModel(wanted.name, weights, engine, chat)
 
     def _start(
         self, wanted: EmbeddedModel, reporter: _ProgressReporter, cancel: CancelToken
@@ -312,7 +312,7 @@ class EmbeddedProvider:
             await asyncio.to_thread(loaded.engine.close)
 
 
-class _Loaded(msgspec.Struct, frozen=True):
+class _LoadedModel(msgspec.Struct, frozen=True):
     """A model that is ready for requests."""
 
     asked_for: str

@@ -387,7 +387,7 @@ class SmallModel:
 
     async def _answer_in_words(self, request: ModelRequest, emit: Emit) -> ModelResponse:
         """An answer in words, without tools: offered any, the model repeats its call or says nothing."""
-        held = _Held(emit)
+        held = _HoldingEmitter(emit)
         plain = msgspec.structs.replace(request, messages=retell(request.messages), tools=(), tool_choice="auto")
         response = await self._engine.complete(plain, held)
         text, calls = take_calls(response.message.text)
@@ -406,7 +406,7 @@ class SmallModel:
         return response
 
 
-class _Held:
+class _HoldingEmitter:
     """An `emit` that holds text back while it may still turn out to be a call."""
 
     def __init__(self, emit: Emit) -> None:
