@@ -148,7 +148,7 @@ async def test_with_approval_the_person_decides(call: Call, service: MemoryServi
     assert allowed["entries"] == ["tea"]
     assert "does not want" in denied["error"]
     assert "- tea\n+ coffee" in no.asked[0]
-    assert "no one can be asked" in unattended["error"]
+    assert "nobody is available" in unattended["error"]
     assert service.store.entries("memory") == ["tea"]
 
 

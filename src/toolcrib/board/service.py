@@ -281,7 +281,7 @@ class BoardService:
         try:
             answer = await ctx.ask(question, (KEEP, DO_NOT))
         except UsageError:
-            return f"nothing was put on the board: {order}, so a person must approve it, and no one can be asked here"
+            return f"nothing was put on the board: {order}, so a person must approve it, and nobody is available"
         is_agreed = answer.strip().lower() in (KEEP.lower(), "yes", "y")
         return "" if is_agreed else "the person does not want this on the board; nothing was changed"
 

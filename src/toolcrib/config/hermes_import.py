@@ -55,7 +55,7 @@ ENTRY_REASONS: dict[str, str] = {
     "auth.json": "logins are not portable; run `toolcrib setup` to enter a key, or log in again",
     "mcp-tokens": "logins are not portable; run `toolcrib mcp login NAME` for each server",
     "sessions": "conversations are imported from state.db; the older files in this folder are ignored",
-    "profiles": "each profile is a home of its own; import it with `toolcrib import hermes --from DIR`",
+    "profiles": "each profile is a separate home; import it with `toolcrib import hermes --from DIR`",
     "hooks": "toolcrib runs no hook scripts; write a plugin with `ctx.register_hook`",
     "scripts": "jobs that need a script of this folder use it where it is",
     "logs": "they describe what Hermes Agent did",

@@ -266,7 +266,7 @@ class _Translator:
             reason = f"toolcrib has no provider {provider!r}; choose one with `toolcrib model list`"
             self._out.drop(("model", "provider"), reason)
         elif not ours:
-            self._out.drop(("model", "provider"), "toolcrib uses the first provider that has a key by itself")
+            self._out.drop(("model", "provider"), "toolcrib automatically uses the first provider that has a key")
         else:
             self._out.move(("model", "provider"), ("model", "provider"), ours)
 
@@ -372,7 +372,9 @@ class _Translator:
         for key in ("model", "provider", "base_url"):
             if key in vision:
                 written = ("auxiliary", "vision", key)
-                self._model_value(written, written, vision.pop(key), "toolcrib chooses a model that sees by itself")
+                self._model_value(
+                    written, written, vision.pop(key), "toolcrib automatically chooses a model that can see"
+                )
         if not vision:
             del tasks["vision"]
 

@@ -14,7 +14,7 @@
     │   └── UnknownSession
     ├── EnvironmentFailed       a backend cannot be opened, or went away
     │   └── EnvironmentGone           an environment from an earlier process no longer exists
-    ├── RefusedInToolCall       a toolcrib that a tool call started was told to do what only a person may
+    ├── RefusedInToolCall       a toolcrib inside a tool call was asked for what only a person may do
     ├── PathChanged             a file or its path changed since it was checked
     └── UsageError              a caller misused the library
 

@@ -138,7 +138,7 @@ class CronService:
         try:
             answer = await ctx.ask(question, (SCHEDULE, DO_NOT))
         except UsageError:
-            return f"nothing was scheduled: {order}, so the person must approve it, and no one can be asked here"
+            return f"nothing was scheduled: {order}, so the person must approve it, and nobody is available"
         is_agreed = answer.strip().lower() in (SCHEDULE.lower(), "yes", "y")
         return "" if is_agreed else "the person does not want this scheduled; nothing was changed"
 

@@ -584,7 +584,7 @@ async def _restore(edit: FileEdit, environment: Environment) -> str:
     if now == before.digest and (edit.mode is None or edit.after.data != before.data):
         return AS_BEFORE
     if now != edit.after.digest:
-        return "changed by another program in the meantime, and left alone"
+        return "changed by another program in the meantime, so left alone"
     if before.data is None:
         await environment.remove_file(edit.path, expected=now, plain=True)
     else:

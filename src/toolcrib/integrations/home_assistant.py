@@ -106,7 +106,7 @@ class HomeAssistantService:
             result["note"] = f"only {limit} of {len(found)} are shown; narrow it by domain, area or query"
         elif not found and area:
             known = sorted({name for name in areas.values() if name})
-            result["note"] = f"nothing is there; the areas are: {', '.join(known) or 'none'}"
+            result["note"] = f"nothing matches; the areas are: {', '.join(known) or 'none'}"
         elif not found:
             result["note"] = f"nothing was found among {len(states)} entities"
         return result

@@ -251,7 +251,7 @@ class AccessMiddleware:
             message = "this server needs its token in the header `Authorization: Bearer TOKEN`; "
             return unauthorised(headers, message + "`toolcrib serve token` prints it on the server's machine"), None
         if identity.owner and not guard.has_separate_owners:
-            return error_response(403, "this server works for its own owner only; its backend keeps nobody apart"), None
+            return error_response(403, "this server serves only its owner; its backend does not isolate owners"), None
         needed = guard.scope_of(method, path)
         if not identity.may(needed):
             return error_response(403, f"the token {identity.name!r} lacks the scope {needed!r}"), identity

@@ -169,7 +169,7 @@ async def answered_run(
     held = [(run, number) for run in runs.working if (number := run.number_of_question(found.asked.id))]
     await asyncio.to_thread(settle, questions, found, word, text.strip(), identity)
     if not held or not is_reachable:
-        raise RunRefused("the answer is recorded, but its run cannot be followed here; ask again to go on", 409)
+        raise RunRefused("the answer is recorded, but its run cannot be followed here; ask again to continue", 409)
     return held[0]
 
 

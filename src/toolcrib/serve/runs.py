@@ -41,7 +41,7 @@ STOP_SECONDS = 15.0
 CANCEL_SECONDS = 2.0
 SHARE = 0.75
 """How much of a limit one account may use, so that others find room."""
-LOST = "the server stopped while this run was working; ask again to go on"
+LOST = "the server stopped while this run was working; ask again to continue"
 
 LoggedEvent = AnyEvent | QuestionEvent
 _encode = msgspec.json.Encoder().encode

@@ -133,7 +133,7 @@ def read_webhooks(settings: Mapping[str, WebhookSettings], tokens: ServerTokens)
         except TokenError as error:
             raise UsageError(f"{where}: {str(error).replace('the token', 'the secret')}") from error
         if tokens.identify(secret) is not None:
-            raise UsageError(f"the secret of {where} is a token of the API; create one of its own")
+            raise UsageError(f"the secret of {where} is a token of the API; create a separate secret")
         found[name] = Webhook(name=name, settings=one, secret=secret)
     return found
 

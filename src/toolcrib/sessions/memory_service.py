@@ -94,13 +94,13 @@ class MemoryService:
             return planned
         lines = [f"- {one.before}" for one in planned.changes if one.before]
         lines += [f"+ {one.after}" for one in planned.changes if one.after]
-        about = "of you" if target == "user" else "for later sessions"
+        about = "about you" if target == "user" else "for later sessions"
         try:
             question = f"Remember this {about}?" + (f" Note that {order}, in every later session." if order else "")
             answer = await ctx.ask("\n".join([question, *lines]), (REMEMBER, DO_NOT))
         except UsageError:
             why = f"{order}, so the person must approve it" if order else "the person wants to approve each memory"
-            raise MemoryRefused(f"nothing was remembered: {why}, and no one can be asked here") from None
+            raise MemoryRefused(f"nothing was remembered: {why}, and nobody is available") from None
         if answer.strip().lower() not in AGREED:
             raise MemoryRefused("the person does not want this remembered; nothing was changed")
         return planned

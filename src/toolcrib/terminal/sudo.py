@@ -53,8 +53,8 @@ FAILED = re.compile(
     r"|\d+ incorrect password|sorry, you must have a tty|no askpass program)",
     re.MULTILINE,
 )
-NOBODY = "sudo wants a password, and nobody can be asked for it here"
-NOT_GIVEN = "sudo wants a password, and none was given"
+NOBODY = "sudo needs a password, and nobody is available to enter it"
+NOT_GIVEN = "sudo needs a password, and none was given"
 NOT_REACHED = (
     "only a sudo that the command line itself calls can be given the password, not one inside a script or started by "
     "another program: put sudo in front (`sudo timeout 60 …`, `sudo bash script.sh`)"

@@ -89,7 +89,7 @@ class RemoteChat:
     def say_goodbye(self) -> None:
         """Say how to come back."""
         if self._session_id is not None:
-            note(f"Session {self._session_id}. To go on, add `--resume {self._session_id}`.")
+            note(f"Session {self._session_id}. To continue it, add `--resume {self._session_id}`.")
 
     def _end_text(self) -> None:
         if self._has_text:

@@ -225,7 +225,7 @@ async def show_help(chat: Chat, name: str) -> None:
         if rows:
             frontend.show(*([Text(heading, "bold")] if heading else []), table(rows), gap=True)
     frontend.show(Text("Keys", "bold"), table(KEYS), gap=True)
-    chat.screen.say("@path attaches a file, a folder or an image. !command runs a command of yours.", "dim", gap=True)
+    chat.screen.say("@path attaches a file, a folder or an image. !command runs your own command.", "dim", gap=True)
 
 
 async def steer(chat: Chat, text: str) -> None:

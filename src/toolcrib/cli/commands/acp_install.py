@@ -80,7 +80,7 @@ def write_settings(settings: EditorSettings) -> str:
         if before:
             backup = target.with_name(f"{target.name}.toolcrib.bak")
             replace_file(backup, before)
-            kept = f" The file as it was is {backup}."
+            kept = f" The original is saved as {backup}."
         replace_file(target, changed)
     return f"Added {NAME!r} to {file}; restart the editor, then choose it in the agent panel.{kept}"
 

@@ -347,7 +347,7 @@ async def _note_other_holders(ctx: CheckContext, name: str, pids: list[int]) -> 
     if others:
         more = f" and {len(others) - SHOWN_HOLDERS} more" if len(others) > SHOWN_HOLDERS else ""
         ctx.note(
-            f"toolcrib does not show {name}, but other processes of yours do: "
+            f"toolcrib does not show {name}, but your other processes do: "
             f"{', '.join(others[:SHOWN_HOLDERS])}{more}. Commands here run as you and can read it there. To keep "
             "keys from commands, use the sandbox backend or a container."
         )

@@ -53,7 +53,7 @@ def stored_login(server: Server, home: Home) -> LoginProvider:
     """The auth that sends the stored login of a server; raises NotLoggedIn if there is none. Never asks anybody."""
     store = token_store(server, home)
     if not store.read().is_usable:
-        raise NotLoggedIn(f"nobody has logged in; {login_hint(server.name)}")
+        raise NotLoggedIn(f"you are not logged in; {login_hint(server.name)}")
     return LoginProvider(server, store)
 
 

@@ -284,7 +284,7 @@ RULES = (
     ),
     Rule(
         "composer",
-        reason="installs code from a repository at an address of its own",
+        reason="installs code from a repository at a custom address",
         where=lambda call: bool(foreign_index([word.text for word in call.words])),
         key="package",
         yes="composer require a/b --repository=http://x.example",
@@ -310,7 +310,7 @@ RULES = (
     Rule(
         "conda mamba micromamba",
         "install|create|update|env",
-        reason="installs packages from a channel at an address of its own",
+        reason="installs packages from a channel at a custom address",
         where=is_foreign_channel,
         key="package",
         yes="conda install -c http://x.example p",
@@ -319,7 +319,7 @@ RULES = (
     Rule(
         "cargo",
         "install|add",
-        reason="takes code from a registry of its own",
+        reason="takes code from a custom registry",
         flags="--registry --index --git",
         key="package",
         yes="cargo install --registry other x",
