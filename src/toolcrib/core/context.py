@@ -94,17 +94,20 @@ class CallMemo:
     It starts empty at admission, because the findings of planning authorise nothing.
     """
 
-    __slots__ = ("readings", "target")
+    __slots__ = ("hashed", "readings", "target")
 
     def __init__(self) -> None:
         self.target: ExecutionTarget | None = None
         """The environment that the call runs in."""
         self.readings: dict[str, Any] = {}
         """Command lines, as the gate parsed them."""
+        self.hashed: tuple[tuple[bytes, bytes], ...] = ()
+        """The latest large contents of files, each with its SHA-256."""
 
     def clear(self) -> None:
         self.target = None
         self.readings.clear()
+        self.hashed = ()
 
 
 # Made for every call that needs one, so a msgspec Struct: a sixth of the cost of a frozen dataclass.
