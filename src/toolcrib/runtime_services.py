@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from toolcrib.board.service import BoardService
     from toolcrib.browser.service import BrowserService
     from toolcrib.code_execution.service import CodeExecutionService
-    from toolcrib.core.context import Asker, ConversationPort, ModelPort, ProcessesPort, ToolService
+    from toolcrib.core.context import Asker, ConversationPort, FrontEndTerminals, ModelPort, ProcessesPort, ToolService
     from toolcrib.core.ports import FileSnapshots
     from toolcrib.cron.service import CronService
     from toolcrib.dispatch.parallel import CallQueue
@@ -115,6 +115,7 @@ class RuntimeServices:
         name = RENAMED.get(name, name)
         if name in SERVICE_NAMES:
             setattr(self, name, service)
+            self._runtime.registry.availability.services.add(name)
         else:
             self._extra[name] = service
 
@@ -370,6 +371,10 @@ class RuntimeServices:
     @lazy
     def asker(self) -> Asker:
         raise _missing("asker")
+
+    @lazy
+    def front_end_terminals(self) -> FrontEndTerminals:
+        raise UsageError("this front end has no terminal of its own")
 
     @lazy
     def llm(self) -> ModelPort:
