@@ -54,6 +54,7 @@ FACTS = {
     "browser_vision": Facts(READS_PAGE, A_PAGE),
     "clarify": Facts("asks the person", "wherever a person can be asked"),
     "close_terminal": Facts("ends what runs in the terminal, which needs no approval", FRONT_END),
+    "computer_use": Facts("none for looking; every input needs approval", "on the X display of this machine"),
     "cronjob": Facts(
         "changes what runs later, except `list`; a script, a command or a file to deliver to, and another folder to "
         "work in, are judged as well",

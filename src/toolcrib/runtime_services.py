@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from toolcrib.dispatch.parallel import CallQueue
     from toolcrib.files.projects import ProjectService
     from toolcrib.files.service import FileService
+    from toolcrib.integrations.desktop import DesktopService
     from toolcrib.integrations.discord import DiscordService
     from toolcrib.integrations.feishu import FeishuService
     from toolcrib.integrations.home_assistant import HomeAssistantService
@@ -328,6 +329,12 @@ class RuntimeServices:
         from toolcrib.integrations.spotify import SpotifyService  # noqa: PLC0415
 
         return SpotifyService(self._runtime.settings.home, lambda: self.web.client)
+
+    @lazy
+    def desktop(self) -> DesktopService:
+        from toolcrib.integrations.desktop import DesktopService  # noqa: PLC0415
+
+        return DesktopService()
 
     @lazy
     def snapshots(self) -> FileSnapshots | None:

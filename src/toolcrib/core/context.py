@@ -303,6 +303,12 @@ class SpotifyPort(ToolService, Protocol):
     def effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]: ...
 
 
+class DesktopPort(Protocol):
+    """The screen, mouse and keyboard of this machine."""
+
+    async def handle(self, args: JsonObject, ctx: ToolContext) -> str | JsonObject: ...
+
+
 class BrowserPort(Protocol):
     """The browser tools."""
 
@@ -527,6 +533,9 @@ class Services(Protocol):
 
     @property
     def spotify(self) -> SpotifyPort: ...
+
+    @property
+    def desktop(self) -> DesktopPort: ...
 
     @property
     def plugins(self) -> Sequence[Any]:
