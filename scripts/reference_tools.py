@@ -22,6 +22,8 @@ AN_AGENT = "in an agent"
 WITH_COMMANDS = "where the commands of the session run"
 HERE = "on the machine that runs toolcrib"
 
+FRONT_END = "in a front end with terminals of its own"
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -51,6 +53,8 @@ FACTS = {
     "browser_type": Facts(f"{READS_PAGE}; passwords and uploads need approval", A_PAGE),
     "browser_vision": Facts(READS_PAGE, A_PAGE),
     "clarify": Facts("asks the person", "wherever a person can be asked"),
+    "close_terminal": Facts("ends what runs in the terminal, which needs no approval", FRONT_END),
+    "computer_use": Facts("none for looking; every input needs approval", "on the X display of this machine"),
     "cronjob": Facts(
         "changes what runs later, except `list`; a script, a command or a file to deliver to, and another folder to "
         "work in, are judged as well",
@@ -97,6 +101,7 @@ FACTS = {
     "project_list": Facts("none", HERE),
     "project_switch": Facts("none of its own; the command that enters the folder is judged", WITH_COMMANDS),
     "read_file": Facts("reads the file", WITH_COMMANDS),
+    "read_terminal": Facts("none", FRONT_END),
     "search_files": Facts("reads the folder or file that is searched", WITH_COMMANDS),
     "session_search": Facts("none declared", AN_AGENT),
     "skill_manage": Facts("writes or deletes files of the user's skills", HERE),

@@ -121,6 +121,7 @@ def plain_environ(base_folder: Path) -> Iterator[None]:
         "HERMES_YOLO_MODE",
         "PYTHONDONTWRITEBYTECODE",
         "NO_COLOR",
+        "DISPLAY",
         *(name for name in os.environ if name.startswith("TERMINAL_")),
     }
     with pytest.MonkeyPatch.context() as patch:

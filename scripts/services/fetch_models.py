@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from toolcrib.config.environment import environment
-from toolcrib.core.context import CancelToken
+from toolcrib.core.cancel import CancelToken
 from toolcrib.core.models import ModelError
 from toolcrib.providers.embedded.catalog import DEFAULT_MODEL, find_model
 from toolcrib.providers.embedded.weights import open_store

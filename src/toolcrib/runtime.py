@@ -26,7 +26,8 @@ from toolcrib.config.logs import configure_logging, is_logging
 from toolcrib.config.paths import Home
 from toolcrib.config.redact import known_secrets
 from toolcrib.config.settings import Settings
-from toolcrib.core.context import CancelToken, ToolContext
+from toolcrib.core.cancel import CancelToken
+from toolcrib.core.context import ToolContext
 from toolcrib.core.lazy import lazy, lazy_module
 from toolcrib.core.ports import Approver, Gate, Recorder, ResultStore
 from toolcrib.core.types import AGENT_LOOP_TOOLS, TOOL_CALL, JsonObject, ToolCall, ToolResult

@@ -34,12 +34,13 @@ if TYPE_CHECKING:
     from toolcrib.board.service import BoardService
     from toolcrib.browser.service import BrowserService
     from toolcrib.code_execution.service import CodeExecutionService
-    from toolcrib.core.context import Asker, ConversationPort, ModelPort, ProcessesPort, ToolService
+    from toolcrib.core.context import Asker, ConversationPort, FrontEndTerminals, ModelPort, ProcessesPort, ToolService
     from toolcrib.core.ports import FileSnapshots
     from toolcrib.cron.service import CronService
     from toolcrib.dispatch.parallel import CallQueue
     from toolcrib.files.projects import ProjectService
     from toolcrib.files.service import FileService
+    from toolcrib.integrations.desktop import DesktopService
     from toolcrib.integrations.discord import DiscordService
     from toolcrib.integrations.feishu import FeishuService
     from toolcrib.integrations.home_assistant import HomeAssistantService
@@ -115,6 +116,7 @@ class RuntimeServices:
         name = RENAMED.get(name, name)
         if name in SERVICE_NAMES:
             setattr(self, name, service)
+            self._runtime.registry.availability.services.add(name)
         else:
             self._extra[name] = service
 
@@ -329,6 +331,12 @@ class RuntimeServices:
         return SpotifyService(self._runtime.settings.home, lambda: self.web.client)
 
     @lazy
+    def desktop(self) -> DesktopService:
+        from toolcrib.integrations.desktop import DesktopService  # noqa: PLC0415
+
+        return DesktopService()
+
+    @lazy
     def snapshots(self) -> FileSnapshots | None:
         """Snapshots files before calls change them; None if the settings or the platform rule it out."""
         settings = self._runtime.settings
@@ -370,6 +378,10 @@ class RuntimeServices:
     @lazy
     def asker(self) -> Asker:
         raise _missing("asker")
+
+    @lazy
+    def front_end_terminals(self) -> FrontEndTerminals:
+        raise UsageError("this front end has no terminal of its own")
 
     @lazy
     def llm(self) -> ModelPort:

@@ -63,6 +63,7 @@ class TestEditor:
         """Unsaved text by path."""
         self.terminals: dict[str, asyncio.subprocess.Process] = {}
         self.outputs: dict[str, bytes] = {}
+        self.released: list[str] = []
         self.messages: list[dict[str, Any]] = []
         self.forms: list[Any] = []
         """What the person fills in: the fields, None to decline, or an error."""
@@ -131,6 +132,7 @@ class TestEditor:
         return TerminalOutputResponse(output=self.outputs[terminal_id].decode(), truncated=False, exit_status=status)
 
     async def release_terminal(self, session_id: str, terminal_id: str, **_: Any) -> ReleaseTerminalResponse:
+        self.released.append(terminal_id)
         return ReleaseTerminalResponse()
 
     async def kill_terminal(self, session_id: str, terminal_id: str, **_: Any) -> KillTerminalResponse:

@@ -14,7 +14,7 @@ from acp.schema import McpServerStdio, TerminalOutputResponse, WaitForTerminalEx
 
 from tests.acp.editors import TestEditor, capabilities, connected, write_home
 from toolcrib.acp.editor import EditorConnection
-from toolcrib.acp.editor_environment import EditorTerminal
+from toolcrib.acp.editor_terminals import MAX_ENDED, EditorTerminal, EditorTerminals
 from toolcrib.acp.prompts import prompt_message
 from toolcrib.core.errors import UsageError
 from toolcrib.sessions.store import SessionStore
@@ -151,7 +151,7 @@ async def test_a_long_output_of_an_editors_terminal_is_passed_on_once() -> None:
 
     taken: list[bytes] = []
     editor = EditorConnection(LongOutput(), capabilities(terminal=True))
-    ended = await EditorTerminal(editor, "session", "terminal", taken.append).wait()
+    ended = await EditorTerminal(EditorTerminals(editor, "session"), "terminal", taken.append).wait()
     assert ended.exit_code == 0
     assert b"".join(taken).decode() == whole
 
@@ -166,6 +166,57 @@ async def test_a_cancel_kills_the_command_in_the_editors_terminal(home: Path, wo
         await open.conn.cancel(session_id=session.session_id)
         assert (await asking).stop_reason == "cancelled"
         assert await open.editor.terminals["terminal-0"].wait() == -9
+
+
+async def test_the_model_reads_and_closes_the_terminals_that_it_opened_in_the_editor(home: Path, work: Path) -> None:
+    """The one opened last is read, as the editor has it; a closed one is released, and so are all at the end."""
+    steps = [
+        {"call": "terminal", "arguments": {"command": "seq 3"}},
+        {"call": "terminal", "arguments": {"command": "seq 11 19"}},
+        {"call": "read_terminal", "arguments": {"start_line": 2, "count": 3}},
+        {"call": "close_terminal", "arguments": {"process_id": "terminal-1"}},
+        {"call": "read_terminal", "arguments": {}},
+        {"call": "close_terminal", "arguments": {"process_id": "terminal-1"}},
+        DONE,
+    ]
+    write_home(home, steps, "acp: {terminal: editor}\n")
+    async with connected(TestEditor(), work, terminal=True) as open:
+        session = await open.new()
+        await open.ask(session.session_id)
+        while_open = list(open.editor.released)
+    _, _, second, closed, first, again = [json.loads(one) for one in results(home, session.session_id)]
+    assert (second["process_id"], second["title"], second["running"]) == ("terminal-1", "seq 11 19", False)
+    assert (second["output"], second["start_line"], second["total_lines"]) == ("12\n13\n14", 2, 9)
+    assert [one["process_id"] for one in second["terminals"]] == ["terminal-0", "terminal-1"]
+    assert closed["success"] is True
+    assert (first["process_id"], first["output"]) == ("terminal-0", "1\n2\n3")
+    assert "no open terminal 'terminal-1'" in again["error"]
+    assert while_open == ["terminal-1"]
+    assert open.editor.released == ["terminal-1", "terminal-0"]
+
+
+async def test_a_terminal_that_still_runs_is_killed_when_it_is_closed() -> None:
+    """The command ends as a killed one does, and its terminal is released after that."""
+    editor = TestEditor()
+    terminals = EditorTerminals(EditorConnection(editor, capabilities(terminal=True)), "session")
+    created = await editor.create_terminal("session", "sleep", ["60"])
+    terminals.opened(created.terminal_id, "sleep 60")
+    running = EditorTerminal(terminals, created.terminal_id, lambda _: None)
+    await terminals.close("session", created.terminal_id)
+    ended = await running.wait()
+    assert ended.exit_code == 137
+    assert editor.released == [created.terminal_id]
+    assert terminals.of_session("session") == []
+
+
+async def test_only_the_last_terminals_stay_open_in_the_editor() -> None:
+    editor = TestEditor()
+    terminals = EditorTerminals(EditorConnection(editor, capabilities(terminal=True)), "session")
+    for number in range(MAX_ENDED + 2):
+        terminals.opened(str(number), "true")
+        await terminals.ended(str(number))
+    assert editor.released == ["0", "1"]
+    assert len(terminals.of_session("session")) == MAX_ENDED
 
 
 async def test_images_go_both_ways(home: Path, work: Path) -> None:

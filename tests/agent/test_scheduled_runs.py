@@ -18,7 +18,7 @@ from toolcrib.agent.host import AgentHost
 from toolcrib.agent.job_runner import JobRunner
 from toolcrib.config.load import load_settings
 from toolcrib.config.paths import Home
-from toolcrib.core.context import CancelToken
+from toolcrib.core.cancel import CancelToken
 from toolcrib.cron.drafts import JobAuthor, JobDraft, new_job
 from toolcrib.cron.jobs import Job, RunOutcome
 from toolcrib.cron.scheduler import run_with_timeout

@@ -9,7 +9,7 @@ import pytest
 
 from toolcrib.approval.gate import TIMEOUT_GRACE_SECONDS
 from toolcrib.core.approvals import ApprovalAnswer
-from toolcrib.core.context import CancelToken
+from toolcrib.core.cancel import CancelToken
 from toolcrib.core.types import Effect, ToolCall
 from toolcrib.hooks.specs import HOOKS
 from toolcrib.registry.registry import ToolRegistry

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.code_execution.running_scripts import PYTHON, MakeRuntime, Run, hidden
-from toolcrib.core.context import CancelToken
+from toolcrib.core.cancel import CancelToken
 from toolcrib.runtime import Runtime
 from toolcrib.testing import ScriptedApprover
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cron.cron_jobs import HOUR, MINUTE, START, Clock, make_job
 from toolcrib.config.settings import CronSettings
-from toolcrib.core.context import CancelToken
+from toolcrib.core.cancel import CancelToken
 from toolcrib.cron.jobs import JobError, RunOutcome
 from toolcrib.cron.scheduler import Execute, Scheduler
 from toolcrib.cron.store import Claim, JobStore

@@ -7,7 +7,7 @@ import weakref
 import pytest
 
 from toolcrib.bridge import Bridge
-from toolcrib.core.context import CancelToken
+from toolcrib.core.cancel import CancelToken
 from toolcrib.dispatch.executors import (
     AsyncExecutor,
     CallCancelled,

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from toolcrib.core.approvals import ApprovalAnswer
-from toolcrib.core.context import CancelToken
+from toolcrib.core.cancel import CancelToken
 from toolcrib.core.types import Effect, ToolCall
 
 

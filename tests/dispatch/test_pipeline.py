@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from toolcrib.core.approvals import ApprovalAnswer
-from toolcrib.core.context import CancelToken, current_context
+from toolcrib.core.cancel import CancelToken
+from toolcrib.core.context import current_context
 from toolcrib.core.types import Effect, Source
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.runtime import BLOCKING_HANDLERS_AT_ONCE

@@ -16,7 +16,14 @@ FOLDER = REPOSITORY / "docs" / "reference" / "tools"
 PAGES = sorted(page for page in FOLDER.glob("*.md") if page.name != "README.md")
 
 
-ABOUT_THE_WORLD = ("file", "earlier conversation", "served", "the search service answers", "a service answers")
+ABOUT_THE_WORLD = (
+    "file",
+    "earlier conversation",
+    "served",
+    "the search service answers",
+    "a service answers",
+    "a terminal shows",
+)
 """Blocks that are neither calls nor their answers."""
 
 

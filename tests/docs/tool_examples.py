@@ -14,6 +14,7 @@ around it:
     <!-- a service answers: VARIABLE/PATH --> the block is what the server at the address in VARIABLE answers there;
                                             `, with KEY and KEY` sets these variables to keys, and `, logged in to
                                             NAME` stores a login at that service
+    <!-- a terminal shows: COMMAND -->      the block is what the front end's latest terminal, term-1 and so on, shows
 
 What a server answers may name the server itself, as http://127.0.0.1:8080; a `base64` block is not text.
 """
@@ -35,6 +36,7 @@ from tests.web.sites import serve
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.host import AgentHost
 from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest
+from toolcrib.core.context import FrontEndTerminal
 from toolcrib.core.models import ModelRequest
 from toolcrib.providers.scripted import ScriptedProvider
 
@@ -53,6 +55,7 @@ MARKS = (
     "served",
     "the search service answers",
     "a service answers",
+    "a terminal shows",
 )
 LOGINS = {
     "spotify": {
@@ -87,6 +90,26 @@ class People:
         return self.block.value
 
 
+class ShownTerminals:
+    """The terminals of a front end, with what each shows."""
+
+    def __init__(self) -> None:
+        self._shown: dict[str, tuple[FrontEndTerminal, str]] = {}
+
+    def show(self, command: str, text: str) -> None:
+        id = f"term-{len(self._shown) + 1}"
+        self._shown[id] = (FrontEndTerminal(id, command, is_running=True), text)
+
+    def of_session(self, session_id: str) -> list[FrontEndTerminal]:
+        return [terminal for terminal, _ in self._shown.values()]
+
+    async def read(self, session_id: str, process_id: str) -> str:
+        return self._shown[process_id][1]
+
+    async def close(self, session_id: str, process_id: str) -> None:
+        del self._shown[process_id]
+
+
 class ToolPage:
     """One session that makes the calls of a page, in a home and a folder of its own."""
 
@@ -95,6 +118,7 @@ class ToolPage:
         self._folder = user / "project"
         self._folder.mkdir(parents=True)
         self._people = People()
+        self._terminals = ShownTerminals()
         self._names: dict[str, Any] = {}
         self._given: Any = None
 
@@ -144,6 +168,9 @@ class ToolPage:
                 answer = ("application/json", block.body.replace(SHOWN_SITE, self._site.address).encode())
             self._site.pages[f"/{path}"] = (200, {"content-type": answer[0]}, answer[1])
             self._patch.setenv(variable, self._site.address)
+        elif block.mark == "a terminal shows":
+            agent.host.runtime.services.provide("front_end_terminals", self._terminals)
+            self._terminals.show(block.value, block.body)
         elif block.mark == "earlier conversation":
             model = ScriptedProvider([block.body.strip()])
             async with Agent(host=agent.host, model=model, toolsets=[]) as earlier:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.mcp.real_servers import eventually, raw, sdk, text_of
-from toolcrib.core.context import CancelToken
+from toolcrib.core.cancel import CancelToken
 from toolcrib.mcp.client.callbacks import ClientCallbacks
 from toolcrib.mcp.client.tool_registrar import McpTool
 from toolcrib.mcp.names import ToolOrigin

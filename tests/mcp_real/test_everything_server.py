@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from tests.mcp_real.public_servers import LIMIT_SECONDS, Programs, answer_of, eventually
-from toolcrib.core.context import CancelToken, ToolContext
+from toolcrib.core.cancel import CancelToken
+from toolcrib.core.context import ToolContext
 from toolcrib.runtime import Runtime
 from toolcrib.testing import ScriptedApprover, ScriptedProvider, says
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.providers.embedded_sources import Hub, make_store, small_model
-from toolcrib.core.context import CancelToken
+from toolcrib.core.cancel import CancelToken
 from toolcrib.core.messages import user_message
 from toolcrib.core.models import Delta, ModelError, ModelRequest, Notice
 from toolcrib.providers.embedded.catalog import MODELS, UnknownEmbeddedModel

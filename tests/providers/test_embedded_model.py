@@ -19,7 +19,7 @@ import openai
 import pytest
 
 from tests.providers.embedded_weights import cached_store, cached_weights
-from toolcrib.core.context import CancelToken
+from toolcrib.core.cancel import CancelToken
 from toolcrib.core.messages import Message, user_message
 from toolcrib.core.models import Delta, ModelError, ModelRequest, Notice, TextDelta
 from toolcrib.providers.embedded.provider import EmbeddedProvider, ModelEngine, start_engine
@@ -223,7 +223,7 @@ def test_closing_ends_the_process() -> None:
 START_AND_WAIT = """
 import sys, time
 from tests.providers.embedded_weights import cached_weights
-from toolcrib.core.context import CancelToken
+from toolcrib.core.cancel import CancelToken
 from toolcrib.providers.embedded.provider import start_engine
 engine = start_engine(cached_weights("smollm2-135m"), CancelToken())
 print(engine.address.base_url, flush=True)

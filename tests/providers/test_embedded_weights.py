@@ -13,7 +13,7 @@ import pytest
 
 from tests.providers.embedded_sources import CONTENT, NOBODY, Hub, make_store, small_model, write_wheels
 from toolcrib.config.paths import Home, model_cache_dir
-from toolcrib.core.context import CancelToken
+from toolcrib.core.cancel import CancelToken
 from toolcrib.core.models import ModelError
 from toolcrib.providers.embedded.catalog import DEFAULT_MODEL, MODELS, UnknownEmbeddedModel, find_model
 from toolcrib.providers.embedded.weights import WeightsStore, open_store
@@ -204,7 +204,7 @@ FETCH = """
 import sys
 from pathlib import Path
 from tests.providers.embedded_sources import make_store, small_model
-from toolcrib.core.context import CancelToken
+from toolcrib.core.cancel import CancelToken
 def tell(done, total, what):
     print(what, flush=True)
 store = make_store(Path(sys.argv[1]), hub=sys.argv[2])

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest
-from toolcrib.core.context import CancelToken
+from toolcrib.core.cancel import CancelToken
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.runtime import Runtime

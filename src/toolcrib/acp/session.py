@@ -31,7 +31,8 @@ from msgspec import Struct
 from toolcrib.acp.approvals import EditorApprover, EditorTrust
 from toolcrib.acp.commands import EditorCommands
 from toolcrib.acp.editor import EditorConnection, EditorRefused, Outbox
-from toolcrib.acp.editor_environment import BufferTexts, EditorFiles, EditorTerminalRunner
+from toolcrib.acp.editor_files import BufferTexts, EditorFiles
+from toolcrib.acp.editor_terminals import EditorTerminalRunner, EditorTerminals
 from toolcrib.acp.prompts import prompt_message, spoken_words
 from toolcrib.acp.tool_calls import text_content
 from toolcrib.acp.updates import EventTranslator, plan_update, replay, turn_usage, usage_update
@@ -95,6 +96,7 @@ class EditorSession:
         approver = self._approver = opened.approver
         self.outbox = Outbox(editor, agent.session_id)
         self._texts = BufferTexts()
+        self._terminals = EditorTerminals(editor, agent.session_id)
         is_here = self.host.settings.terminal.backend in ON_THIS_MACHINE
         self._translator = EventTranslator(
             agent.cwd,
@@ -117,6 +119,8 @@ class EditorSession:
         chosen, editor = self.host.settings.acp, self._editor
         has_files = chosen.files == "editor" and (editor.reads_files or editor.writes_files)
         has_terminals = chosen.terminal == "editor" and editor.has_terminals
+        if has_terminals:
+            self.host.runtime.services.provide("front_end_terminals", self._terminals)
         if has_files or has_terminals:
             self.host.runtime.terminal.decorator = _Decorator(self, has_files=has_files, has_terminals=has_terminals)
 
@@ -183,6 +187,7 @@ class EditorSession:
             with suppress(asyncio.CancelledError, RequestError):
                 await asyncio.wait([work])
         await self.agent.close()
+        await self._terminals.release_all()
         self.outbox.close()
 
     # What the editor shows
@@ -360,7 +365,7 @@ class EditorSession:
         def created(terminal_id: str) -> None:
             self.outbox.add(self._translator.in_terminal(call.call_id, terminal_id))
 
-        return EditorTerminalRunner(environment, self._editor, self.agent.session_id, created).as_environment()
+        return EditorTerminalRunner(environment, self._terminals, created).as_environment()
 
 
 def _moved(agent: Agent) -> list[str]:

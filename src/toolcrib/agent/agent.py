@@ -25,7 +25,8 @@ from toolcrib.agent.tool_selection import ToolSelection
 from toolcrib.config.agent_settings import AgentSettings
 from toolcrib.core.approvals import EntryPoint, Mode
 from toolcrib.core.attempt import notify
-from toolcrib.core.context import Asker, CancelToken
+from toolcrib.core.cancel import CancelToken
+from toolcrib.core.context import Asker
 from toolcrib.core.errors import UsageError
 from toolcrib.core.messages import Message, user_message
 from toolcrib.core.models import ModelProfile, Provider, Usage

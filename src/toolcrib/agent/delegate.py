@@ -19,7 +19,8 @@ from toolcrib.agent.events import AnyEvent, CallStarted, RunResult, SubagentProg
 from toolcrib.agent.hooks import fire
 from toolcrib.config.agent_settings import DelegationSettings
 from toolcrib.core.attempt import attempt, attempt_async
-from toolcrib.core.context import CancelToken, ToolContext
+from toolcrib.core.cancel import CancelToken
+from toolcrib.core.context import ToolContext
 from toolcrib.core.messages import Message
 from toolcrib.core.types import JsonObject
 from toolcrib.hooks.manager import HookManager

@@ -17,7 +17,7 @@ from toolcrib.agent.events import OnEvent, RunResult
 from toolcrib.agent.host import AgentHost
 from toolcrib.agent.tool_selection import default_toolsets
 from toolcrib.config.settings import Settings
-from toolcrib.core.context import CancelToken
+from toolcrib.core.cancel import CancelToken
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.messages import Message, user_message
 from toolcrib.cron.delivery import Destination, leave_notice, stored_destination

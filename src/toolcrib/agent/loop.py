@@ -36,7 +36,7 @@ from toolcrib.agent.tool_calls import BatchRequest, CallBatch, Guardrails
 from toolcrib.agent.tool_selection import SelectedTools, ToolSelection
 from toolcrib.approval.provenance import Provenance
 from toolcrib.core.approvals import PLAN_MODE, UNTRUSTED_VALUE, Mode
-from toolcrib.core.context import CancelToken
+from toolcrib.core.cancel import CancelToken
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.messages import Message, RequestedCall, spoken_text, user_message
 from toolcrib.core.models import ModelError, ModelProfile, ModelRequest, ModelResponse, Provider, Usage

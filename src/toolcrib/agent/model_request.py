@@ -14,7 +14,7 @@ from msgspec.structs import asdict
 
 from toolcrib.agent.events import AnyEvent, Notified, ReasoningStreamed, TextStreamed
 from toolcrib.agent.hooks import as_json, fire, send_through_middleware
-from toolcrib.core.context import CancelToken
+from toolcrib.core.cancel import CancelToken
 from toolcrib.core.messages import Message
 from toolcrib.core.models import (
     Delta,

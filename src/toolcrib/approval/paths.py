@@ -222,11 +222,13 @@ class SensitivePaths(msgspec.Struct, frozen=True):
 
     def reason_to_ask(self, path: str, folders: PathScope) -> str:
         """Why writing this path needs approval even inside the workspace; empty if it doesn't."""
+        roots = self._roots(folders)
+        started_from = self.started_from(folders)
         for one in spellings(path, folders):
-            code = (f"{root}/{name}".lower() for root in self._roots(folders) for name in OWN_CODE)
+            code = (f"{root}/{name}".lower() for root in roots for name in OWN_CODE)
             if any(is_at_or_inside(one.lower(), folder) for folder in code):
                 return "toolcrib runs the code in it at the next start"
-            texts = (f"{root}/{name}" for root in self._roots(folders) for name in OWN_TEXTS)
+            texts = (f"{root}/{name}" for root in roots for name in OWN_TEXTS)
             # Many users keep these in a separate folder and link to it.
             if any(
                 is_at_or_inside(one.lower(), real.lower())
@@ -244,7 +246,7 @@ class SensitivePaths(msgspec.Struct, frozen=True):
                 return "programs run it, or read from it what to run"
             if _matches_in_home(one, folders, STARTS_IN_HOME) or _matches_in_home(one, folders, PROGRAMS_IN_HOME):
                 return "programs run it, or read from it what to run"
-            if any(is_inside(one, folder) for folder in self.started_from(folders)):
+            if any(is_inside(one, folder) for folder in started_from):
                 return "programs are started from its folder"
         return ""
 

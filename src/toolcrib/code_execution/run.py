@@ -25,7 +25,8 @@ from toolcrib.code_execution.channel import (
     start_frame,
 )
 from toolcrib.code_execution.interpreter import Interpreter, InterpreterPool, InterpreterRequest
-from toolcrib.core.context import CancelToken, ToolContext
+from toolcrib.core.cancel import CancelToken
+from toolcrib.core.context import ToolContext
 from toolcrib.core.environments import CommandExit, Environment, Execution
 from toolcrib.core.errors import EnvironmentFailed, ToolcribError
 from toolcrib.core.types import JsonObject, ToolResult

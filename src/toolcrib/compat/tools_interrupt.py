@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from toolcrib.core.context import CancelToken, current_context
+from toolcrib.core.cancel import CancelToken
+from toolcrib.core.context import current_context
 
 
 class _InterruptedThreads:

@@ -1,12 +1,10 @@
-"""The context of a call: what its handler can see, the runtime's services, and the cancel token.
+"""The context of a call: what its handler can see, and the runtime's services.
 
 The services are protocols; `runtime_services.py` builds their implementations.
 """
 
 from __future__ import annotations
 
-import threading
-import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
@@ -15,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import msgspec
 
 from toolcrib.core.approvals import DEFAULT_MODE, Mode
-from toolcrib.core.attempt import notify
+from toolcrib.core.cancel import CancelToken
 from toolcrib.core.types import Effect, JsonObject, ToolResult
 
 if TYPE_CHECKING:
@@ -27,84 +25,26 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class CancelToken:
-    """A stop signal. Cancelling any of its parents cancels it too. Thread-safe."""
-
-    __slots__ = ("__weakref__", "_callbacks", "_event", "_lock", "reason")
-
-    def __init__(self, parent: CancelToken | None = None, *others: CancelToken) -> None:
-        self.reason = ""
-        self._event = threading.Event()
-        # Reentrant, because a child that is garbage-collected while the lock is held unregisters itself.
-        self._lock = threading.RLock()
-        self._callbacks: dict[object, Callable[[], None]] = {}
-        for one in (parent, *others):
-            if one is not None:
-                _follow(self, one)
-
-    @property
-    def cancelled(self) -> bool:
-        return self._event.is_set()
-
-    def cancel(self, reason: str = "cancelled") -> None:
-        """Notify all listeners; one that raises does not stop the others."""
-        with self._lock:
-            if self._event.is_set():
-                return
-            self.reason = reason
-            self._event.set()
-            callbacks, self._callbacks = self._callbacks, {}
-        for callback in callbacks.values():
-            notify(callback, name="a listener of a cancel token")
-
-    def on_cancel(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` once on cancellation (now, if already cancelled). Returns a function that unregisters it."""
-        key = object()
-        with self._lock:
-            if not self._event.is_set():
-                self._callbacks[key] = callback
-                return lambda: self._forget(key)
-        callback()
-        return lambda: None
-
-    def wait(self, timeout_seconds: float | None = None) -> bool:
-        """Block until cancelled; returns False on timeout."""
-        return self._event.wait(timeout_seconds)
-
-    def _forget(self, key: object) -> None:
-        with self._lock:
-            self._callbacks.pop(key, None)
-
-
-def _follow(child: CancelToken, parent: CancelToken) -> None:
-    """Cancels the child with its parent. The reference is weak, because a session outlives thousands of calls."""
-    held = weakref.ref(child)
-
-    def cancel_child() -> None:
-        token = held()
-        if token is not None:
-            token.cancel(parent.reason)
-
-    weakref.finalize(child, parent.on_cancel(cancel_child)).atexit = False
-
-
 class CallMemo:
     """Facts about one call, cached so that each is computed once.
 
     It starts empty at admission, because the findings of planning authorise nothing.
     """
 
-    __slots__ = ("readings", "target")
+    __slots__ = ("hashed", "readings", "target")
 
     def __init__(self) -> None:
         self.target: ExecutionTarget | None = None
         """The environment that the call runs in."""
         self.readings: dict[str, Any] = {}
         """Command lines, as the gate parsed them."""
+        self.hashed: tuple[tuple[bytes, bytes], ...] = ()
+        """The latest large contents of files, each with its SHA-256."""
 
     def clear(self) -> None:
         self.target = None
         self.readings.clear()
+        self.hashed = ()
 
 
 # Made for every call that needs one, so a msgspec Struct: a sixth of the cost of a frozen dataclass.
@@ -366,6 +306,12 @@ class SpotifyPort(ToolService, Protocol):
     def effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]: ...
 
 
+class DesktopPort(Protocol):
+    """The screen, mouse and keyboard of this machine."""
+
+    async def handle(self, args: JsonObject, ctx: ToolContext) -> str | JsonObject: ...
+
+
 class BrowserPort(Protocol):
     """The browser tools."""
 
@@ -479,6 +425,31 @@ class CallQueuePort(Protocol):
     def turn(self, name: str, arguments: Mapping[str, Any], ctx: ToolContext) -> AbstractAsyncContextManager[None]: ...
 
 
+class FrontEndTerminal(msgspec.Struct, frozen=True):
+    """A terminal that the front end shows to the user."""
+
+    process_id: str
+    title: str = ""
+    """What runs in it, in the front end's words."""
+    is_running: bool = False
+
+
+class FrontEndTerminals(Protocol):
+    """The terminals of a front end that has its own, such as an editor; provided as `front_end_terminals`."""
+
+    def of_session(self, session_id: str) -> Sequence[FrontEndTerminal]:
+        """Those that are open; the last is the one that the user looks at."""
+        ...
+
+    async def read(self, session_id: str, process_id: str) -> str:
+        """What the terminal shows, from its first line that is left; raises ToolcribError."""
+        ...
+
+    async def close(self, session_id: str, process_id: str) -> None:
+        """End what runs in it, and close it; raises ToolcribError."""
+        ...
+
+
 NO_ANSWER = "(the user gave no answer)"
 """What `ask` returns when the person closed the question."""
 
@@ -567,6 +538,9 @@ class Services(Protocol):
     def spotify(self) -> SpotifyPort: ...
 
     @property
+    def desktop(self) -> DesktopPort: ...
+
+    @property
     def plugins(self) -> Sequence[Any]:
         """The loaded plugins."""
         ...
@@ -588,6 +562,9 @@ class Services(Protocol):
 
     @property
     def asker(self) -> Asker: ...
+
+    @property
+    def front_end_terminals(self) -> FrontEndTerminals: ...
 
     @property
     def llm(self) -> ModelPort: ...

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from toolcrib.config.settings import CronSettings
-from toolcrib.core.context import CancelToken
+from toolcrib.core.cancel import CancelToken
 from toolcrib.cron.jobs import JobError, JobRun, RunOutcome
 from toolcrib.cron.store import Claim, JobStore
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from toolcrib.bridge import Bridge
 from toolcrib.core.attempt import attempt_everything
-from toolcrib.core.context import CancelToken
+from toolcrib.core.cancel import CancelToken
 from toolcrib.core.lazy import asyncio
 
 if TYPE_CHECKING:

@@ -304,7 +304,9 @@ def _end_of_line(buffer: bytes | bytearray, number: int, found: int, size: int) 
 
 
 def _take_first_lines(data: bytes, count: int) -> tuple[bytes, int]:
-    """At most this many lines of the data, and how many newlines they contain."""
+    """At most this many lines of the data, and how many newlines they contain; not counted if every line is wanted."""
+    if count == EVERY_LINE:
+        return data, 0
     found = data.count(b"\n")
     if found < count:
         return data, found

@@ -11,19 +11,20 @@ import difflib
 import functools
 import posixpath
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from toolcrib.approval.paths import PathScope, SensitivePaths
-from toolcrib.core.context import ToolContext
+from toolcrib.core.content_digest import digest_of
+from toolcrib.core.context import CallMemo, ToolContext
 from toolcrib.core.environments import EVERY_LINE, BackendPath, Environment, ExecutionTarget
 from toolcrib.core.errors import PathChanged, ToolcribError
 from toolcrib.core.types import Effect, JsonObject
 from toolcrib.files.paths import at_target, file_effects, in_words
 from toolcrib.files.syntax import find_problem
 from toolcrib.files.text_files import NotEncodable, NotText, TextFile, decoded, in_place_of, line_count
-from toolcrib.files.views import FileView, FileViews, digest_of
+from toolcrib.files.views import FileView, FileViews
 from toolcrib.processes.service import session_key_of
 from toolcrib.registry.results import tool_error, tool_result
 
@@ -203,11 +204,13 @@ class FileVersion:
     stamp: str = ""
     file: TextFile | None = None
     """What the content decodes to, if that is known already."""
+    memo: CallMemo | None = field(default=None, repr=False, compare=False)
+    """What is known in the call that edits it."""
 
     @functools.cached_property
     def digest(self) -> str:
         """As `Environment.write_file(expected=…)` takes it."""
-        return "" if self.data is None else digest_of(self.data)
+        return "" if self.data is None else digest_of(self.data, self.memo).hex()
 
     @functools.cached_property
     def _decoded(self) -> TextFile | NotText:
@@ -242,14 +245,14 @@ class FileVersion:
     def edited(self, file: TextFile) -> FileVersion:
         """The version with this text; raises EditRefused when the text cannot be encoded."""
         try:
-            return _version_of(self.path, file)
+            return _version_of(self.path, file, self.memo)
         except NotEncodable as error:
             raise EditRefused(f"{self.path!r} was not written: {error}") from error
 
 
-def _version_of(path: BackendPath, file: TextFile) -> FileVersion:
+def _version_of(path: BackendPath, file: TextFile, memo: CallMemo | None) -> FileVersion:
     """A file with this text; raises NotEncodable."""
-    return FileVersion(path=path, data=file.encoded(), file=file if file.decodes_as_it_is else None)
+    return FileVersion(path=path, data=file.encoded(), file=file if file.decodes_as_it_is else None, memo=memo)
 
 
 class Editor:
@@ -260,6 +263,7 @@ class Editor:
         self._where: ExecutionTarget = self._terminal.execution_target(ctx)
         self._session = session_key_of(ctx)
         self._views = views
+        self._memo = ctx.memo
 
     async def work(self, work: Callable[[Environment], Awaitable[T]]) -> T:
         """Do some work in the environment of the session."""
@@ -275,7 +279,7 @@ class Editor:
         """The file that the effect would change; raises EditRefused for anything but a file of moderate size."""
         if effect.kind == "delete":
             await _refuse_link(effect, environment)
-        return await at_target(effect, environment, lambda path: _current(path, environment))
+        return await at_target(effect, environment, lambda path: _current(path, environment, self._memo))
 
     def check_seen(self, current: FileVersion) -> FileView | None:
         """What the model has seen of the current version; raises EditRefused when it has seen another one."""
@@ -313,17 +317,17 @@ class Editor:
         return {"diff": diff} if diff else {}
 
 
-async def _current(path: BackendPath, environment: Environment) -> FileVersion:
+async def _current(path: BackendPath, environment: Environment, memo: CallMemo | None) -> FileVersion:
     try:
         part = await environment.read_lines(path, first=1, count=EVERY_LINE, max_bytes=MAX_EDITED_BYTES, plain=True)
     except (FileNotFoundError, NotADirectoryError):
-        return FileVersion(path=path)
+        return FileVersion(path=path, memo=memo)
     except OSError as error:
         raise EditRefused(f"{path!r} cannot be edited: {in_words(error, path)}") from error
     if not part.at_end:
         megabytes = MAX_EDITED_BYTES // (1024 * 1024)
         raise EditRefused(f"{path!r} is larger than {megabytes} MB; edit it with a command in the terminal")
-    return FileVersion(path=path, data=part.data, mode=part.status.mode, stamp=part.status.stamp)
+    return FileVersion(path=path, data=part.data, mode=part.status.mode, stamp=part.status.stamp, memo=memo)
 
 
 async def _refuse_link(effect: Effect, environment: Environment) -> None:
@@ -434,7 +438,7 @@ def _new_version(content: str, old: FileVersion) -> tuple[FileVersion, list[str]
     kept = {"\r\n": "CRLF", "\r": "CR"}.get(file.line_end, "")
     notes = [f"its {kept} line ends were kept"] if kept and new.raw != content else []
     try:
-        return _version_of(old.path, new), notes
+        return _version_of(old.path, new, old.memo), notes
     except NotEncodable as error:
         if file.encoding.name.startswith("utf-"):
             raise EditRefused(f"{old.path!r} was not written: {error}") from error
@@ -577,7 +581,7 @@ async def _roll_back(
 
 async def _restore(edit: FileEdit, environment: Environment) -> str:
     try:
-        now = digest_of(await environment.read_file(edit.path, plain=True))
+        now = digest_of(await environment.read_file(edit.path, plain=True)).hex()
     except (FileNotFoundError, NotADirectoryError):
         now = ""
     before = edit.before

@@ -138,6 +138,7 @@ _LOOP_OPCODES = frozenset(number for name, number in opmap.items() if "BACKWARD"
 
 
 _IN_PLACE = "toolcrib_runs_in_place"
+_SERVICE = "toolcrib_needs_service"
 
 
 def only_reads_environment(check: CheckFn) -> bool:
@@ -162,6 +163,16 @@ def runs_in_place(check: CheckFn) -> CheckFn:
     """Declare that a check returns at once, so it needs no thread; for checks of built-in tools."""
     setattr(check, _IN_PLACE, True)
     return check
+
+
+def needs_service(name: str) -> Callable[[CheckFn], CheckFn]:
+    """Declare that a tool needs a service that only some runtimes have: where it is missing, the check says why."""
+
+    def declare(check: CheckFn) -> CheckFn:
+        setattr(check, _SERVICE, name)
+        return runs_in_place(check)
+
+    return declare
 
 
 CHECK_TIMEOUT_SECONDS = 1.0
@@ -192,6 +203,8 @@ class AvailabilityChecker:
         self, timeout_seconds: float = CHECK_TIMEOUT_SECONDS, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.timeout_seconds = timeout_seconds
+        self.services: set[str] = set()
+        """The services that front ends and programs gave to the runtime of this registry."""
         self._clock = clock
         self._passed_at: dict[CheckFn, float] = {}
         self._instant: dict[CheckFn, bool] = {}
@@ -208,7 +221,9 @@ class AvailabilityChecker:
         outcomes: dict[CheckFn, Availability] = {}
         slow: list[CheckFn] = []
         for check in dict.fromkeys(checks):
-            if self._is_instant(check):
+            if getattr(check, _SERVICE, None) in self.services:
+                outcomes[check] = AVAILABLE
+            elif self._is_instant(check):
                 outcomes[check] = self._judge(check, run(check))
             elif self._still_hangs(check):
                 outcomes[check] = self._forgive(check, "its availability check still hangs", TOO_SLOW)

@@ -309,7 +309,9 @@ class _LoopState:
         self, environment: Environment, call: TerminalCall, interrupt: CallInterrupt, sink: _Sink
     ) -> JsonObject:
         """Run a call; from a sandbox or a container, nothing gets into the workspace that git would run outside."""
-        folders = await asyncio.to_thread(guarded_folders, call.target.spec, self._settings.terminal)
+        spec, folders = call.target.spec, tuple[Path, ...]()
+        if spec.backend != "local":
+            folders = await asyncio.to_thread(guarded_folders, spec, self._settings.terminal)
         for folder in folders:
             await asyncio.to_thread(self._guards.enter, folder)
         answer: JsonObject = {}

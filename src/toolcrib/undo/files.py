@@ -16,6 +16,8 @@ import msgspec
 from msgspec.structs import replace
 
 from toolcrib.config.files import OWNER_FILE, OWNER_FOLDER
+from toolcrib.core.content_digest import digest_of
+from toolcrib.core.context import CallMemo
 from toolcrib.core.errors import PathChanged
 
 Kind = Literal["missing", "file", "folder", "link", "special"]
@@ -113,12 +115,14 @@ def _settled(about: os.stat_result) -> int:
     return about.st_ctime_ns if time.time_ns() - about.st_ctime_ns > coarse else 0
 
 
-def with_content(state: FileState, content: bytes) -> FileState:
+def with_content(state: FileState, content: bytes, memo: CallMemo | None = None) -> FileState:
     """The state of a file after its content was read."""
-    return replace(state, size=len(content), digest=hashlib.sha256(content).digest(), stamp="")
+    return replace(state, size=len(content), digest=digest_of(content, memo), stamp="")
 
 
-def read_state(path: str | bytes, state: FileState, largest: float) -> tuple[FileState, bytes | None]:
+def read_state(
+    path: str | bytes, state: FileState, largest: float, memo: CallMemo | None = None
+) -> tuple[FileState, bytes | None]:
     """A file as it is when it is read: its state, and its content unless it is too large."""
     if state.size > largest:
         return replace(state, not_kept=TOO_LARGE.format(largest / 1_000_000)), None
@@ -131,7 +135,7 @@ def read_state(path: str | bytes, state: FileState, largest: float) -> tuple[Fil
         content = stream.read() if stat.S_ISREG(about.st_mode) else None
         if content is None or len(content) > largest:
             return replace(state, not_kept="it was replaced while it was read"), None
-        found, later = with_content(state_of(about, path), content), os.fstat(descriptor)
+        found, later = with_content(state_of(about, path), content, memo), os.fstat(descriptor)
     if (about.st_ctime_ns, about.st_size) != (later.st_ctime_ns, later.st_size):
         found = replace(found, touched_ns=0)
     return found, content
@@ -143,6 +147,9 @@ if sys.platform != "win32":
 
 class LocalFiles:
     """The files of this machine. Paths are absolute; every method may block and raise OSError."""
+
+    def __init__(self, memo: CallMemo | None = None) -> None:
+        self._memo = memo
 
     def fetch(self, paths: Sequence[str], limit: int) -> None:
         """Look at these paths and everything below them at once, if that is quicker; here it is not."""
@@ -159,7 +166,7 @@ class LocalFiles:
 
     def read(self, path: str, state: FileState, largest: float) -> tuple[FileState, bytes | None]:
         """A file as it is when it is read: its state, and its content unless it is too large."""
-        return read_state(path, state, largest)
+        return read_state(path, state, largest, self._memo)
 
     def names(self, folder: str) -> list[str]:
         """What is in a folder, sorted."""

@@ -182,7 +182,7 @@ class Snapshotter:
                 folder=folder,
             ),
             commands=tuple(one.target for one in commands),
-            files=LocalFiles(),
+            files=LocalFiles(ctx.memo),
             certain=[path for path in (*paths, *(path for one in writing for path in one.certain)) if "\0" not in path],
             mentioned=[path for one in writing for path in one.mentioned],
         )
@@ -194,7 +194,7 @@ class Snapshotter:
 
     def _open_workspace(self, call: _OpenCall, writing: list[NamedFiles], folder: str, cwd: str) -> None:
         """Find the workspace that is scanned for a call, or note why none is."""
-        why = why_not_scanned(folder, _real_home())
+        why = why_not_scanned(folder, self._scope.home)
         if why:
             call.note(f"not saved: {why}, which is not scanned; {ONLY_NAMED}")
             return

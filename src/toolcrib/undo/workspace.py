@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from toolcrib.core.errors import ToolcribError
@@ -58,6 +59,7 @@ class WorkspaceBeyondLimits(ToolcribError):
     """The workspace cannot be scanned; the text says why, as part of a sentence."""
 
 
+@lru_cache(maxsize=64)
 def why_not_scanned(folder: str, home: str) -> str:
     """Why a folder is never scanned as a workspace; "" if it may be."""
     path = Path(folder)
@@ -92,7 +94,9 @@ class _Scan:
 
     @property
     def is_as_known(self) -> bool:
-        return not self.fresh and not self.has_forgotten and len(self.found) == len(self.known)
+        # A file that changed a moment ago is read again by every scan, and often is as it was.
+        is_same = all(self.found[path] == self.known.get(path) for path in self.fresh)
+        return is_same and not self.has_forgotten and len(self.found) == len(self.known)
 
 
 class Workspace:
@@ -390,17 +394,18 @@ class Workspace:
 
     def _load(self, rules: tuple[RuleFiles, frozenset[bytes]]) -> bool:
         """Read what is known, unless it is in memory. Whether what is new was there before."""
+        if self._version:
+            # The transaction of the scan finds out whether another process has changed it since.
+            return False
         version, used, beyond, key = 0, 0.0, "", b""
         if self._store.exists:
             with self._store.read() as connection:
                 version, used, beyond, key = self._stored(connection)
                 if beyond and self._store.clock() - used < CHECKED_AGAIN_SECONDS:
                     raise WorkspaceBeyondLimits(beyond)
-                if version and version != self._version:
+                if version:
                     row = connection.execute("SELECT tree FROM workspaces WHERE folder = ?", (self.folder,)).fetchone()
                     self._known = decode_tree(row[0])
-        if version and version == self._version:
-            return False
         if not version:
             self._known = {}
         self._version = version

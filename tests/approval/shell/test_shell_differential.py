@@ -58,11 +58,13 @@ def commands_of(script: Script) -> list[tuple[str, ...]]:
     for node in walk(script):
         if isinstance(node, Substitution):
             sources |= {id(each): node.source for each in walk(node.body)}
-    return [
+    commands = [
         tuple(sources.get(id(node), script.text)[word.start : word.end] for word in node.words)
         for node in walk(script)
         if isinstance(node, SimpleCommand) and node.words
     ]
+    # To shfmt, `let` is a calculation and no command.
+    return [each for each in commands if each[0] != "let"]
 
 
 @needs_bash

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from posixpath import normpath
 from typing import Literal
 
@@ -222,12 +223,18 @@ def is_protected(path: str, state: ShellState) -> bool:
     """True for what the user's programs run, or read as settings that run commands, wherever the workspace is."""
     if path[:1] == "~":
         path = state.home + path[1:]
-    if any(path == own or path.startswith(own + "/") for own in state.own):
+    if path in state.own or path.startswith(_insides(state.own)):
         return True
     in_home = home_relative(path, state)
     if in_home is not None and (in_home.lower() in RECIPES_IN_HOME or any(each.match(in_home) for each in IN_HOME)):
         return True
     return path[-4:] in (".pth", "e.py") and LOADED_BY_PYTHON.search(path) is not None and not in_workspace(path, state)
+
+
+@lru_cache(maxsize=16)
+def _insides(folders: tuple[str, ...]) -> tuple[str, ...]:
+    """What the paths inside these folders start with; kept, because every word of a command is compared with them."""
+    return tuple(f"{folder}/" for folder in folders)
 
 
 IN_HOME = (HOME_CONFIG, PROTECTED_IN_HOME, STARTS_IN_HOME, PROGRAMS_IN_HOME)

@@ -17,7 +17,7 @@ from msgspec import Struct
 from toolcrib.agent.agent import Agent
 from toolcrib.cli.chat.images import with_images
 from toolcrib.cli.output import note, one_line, plural
-from toolcrib.core.context import CancelToken
+from toolcrib.core.cancel import CancelToken
 from toolcrib.core.messages import Image, Message, attachment, parts_of, user_message
 from toolcrib.core.types import JsonObject, ToolResult
 

@@ -18,7 +18,7 @@ from toolcrib.config.load import load_settings
 from toolcrib.config.os_errors import current_folder
 from toolcrib.config.settings import Settings
 from toolcrib.core.approvals import MODES, Mode
-from toolcrib.core.context import CancelToken
+from toolcrib.core.cancel import CancelToken
 from toolcrib.core.errors import UsageError
 from toolcrib.providers.choose import explain_choice
 from toolcrib.providers.embedded.catalog import find_model

@@ -19,7 +19,7 @@ from toolcrib.config.load import load_settings
 from toolcrib.config.logs import configure_logging
 from toolcrib.config.redact import known_secrets
 from toolcrib.config.settings import Settings
-from toolcrib.core.context import CancelToken
+from toolcrib.core.cancel import CancelToken
 from toolcrib.cron.jobs import Job, RunOutcome
 from toolcrib.cron.scheduler import Scheduler, run_with_timeout
 from toolcrib.cron.store import JobStore

@@ -16,7 +16,7 @@ from contextlib import suppress
 
 import msgspec
 
-from toolcrib.core.context import CancelToken
+from toolcrib.core.cancel import CancelToken
 from toolcrib.core.types import JsonObject, ToolResult
 from toolcrib.registry.results import sendable
 

@@ -23,7 +23,7 @@ import msgspec
 
 from toolcrib.config.environment import child_environment, environment
 from toolcrib.config.paths import Home
-from toolcrib.core.context import CancelToken
+from toolcrib.core.cancel import CancelToken
 from toolcrib.core.models import Delta, Dialect, Emit, ModelError, ModelProfile, ModelRequest, ModelResponse, Notice
 from toolcrib.providers.embedded.catalog import EmbeddedModel, find_model
 from toolcrib.providers.embedded.small_model import SmallModel

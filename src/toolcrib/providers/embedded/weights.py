@@ -30,7 +30,7 @@ import msgspec
 from toolcrib.config.env_file import load_env_file
 from toolcrib.config.environment import child_environment, model_hub_address
 from toolcrib.config.paths import Home, model_cache_dir
-from toolcrib.core.context import CancelToken
+from toolcrib.core.cancel import CancelToken
 from toolcrib.core.models import ModelError
 from toolcrib.providers.embedded.catalog import MODELS, EmbeddedModel, WheelEntry
 
