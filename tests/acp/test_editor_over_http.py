@@ -200,6 +200,7 @@ async def test_a_socket_ends_with_its_token(home: Path) -> None:
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1008
 
+
 async def test_a_socket_outlives_the_time_for_a_request() -> None:
     """An editor may be silent between two questions; the limit is for connections that send no request."""
     listening, stop = http_server.open_socket("127.0.0.1", 0, "another port"), asyncio.Event()

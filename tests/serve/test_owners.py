@@ -203,6 +203,24 @@ async def test_what_a_deleted_session_did_stays_its_owners(home: Path) -> None:
     assert not [one for one in shown if "hers" in one]
 
 
+async def test_skills_are_changed_for_the_owner_of_the_home_only(home: Path) -> None:
+    """Agents of all owners follow the same skills."""
+    skill = Home(home).skills_dir / "brew" / "SKILL.md"
+    text = "---\nname: brew\ndescription: Brews tea.\n---\nBoil water.\n"
+    async with serving(home, config=APART) as served:
+        runtime, store = served.server.host.runtime, served.server.host.store
+        mine, hers = (store.create(source="serve", owner=owner).id for owner in ("", "anna"))
+        skills = runtime.context().services.skills
+        create = {"action": "create", "name": "brew", "content": text}
+        refused = [skills.manage(create, runtime.context(session_id=hers))]
+        created = skills.manage(create, runtime.context(session_id=mine))
+        refused.append(skills.manage({"action": "delete", "name": "brew"}, runtime.context(session_id=hers)))
+
+    assert all("belong to the owner" in one for one in refused)
+    assert "success" in created
+    assert skill.read_text() == text
+
+
 def test_several_owners_need_environments_of_their_own(home: Path) -> None:
     """With the backend `local` the server does not start."""
     home.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from toolcrib.config.paths import Home
 from toolcrib.core.errors import SessionError, UnknownSession, nearest_names
 from toolcrib.core.messages import Message
 from toolcrib.core.models import Usage
@@ -584,3 +585,14 @@ class SessionStore:
     def close(self) -> None:
         """Close this process's connections. Appended messages are safe without it."""
         self.database.close()
+
+
+def session_owner(home: Home, session_id: str) -> str:
+    """Whose session it is; empty for the owner of the home, and for a call without a session."""
+    if not session_id or not home.sessions_file.exists():
+        return ""
+    store = SessionStore(home.sessions_file)
+    try:
+        return store.owners([session_id]).get(session_id, "")
+    finally:
+        store.close()
