@@ -248,6 +248,22 @@ async def test_streams_are_limited(home: Path) -> None:
     assert len(started) == 1
 
 
+async def test_streams_opened_at_once_are_limited(home: Path) -> None:
+    """Requests that arrive together do not pass the limit together."""
+    config = CONFIG + "  limits: {max_streams: 4}\n"
+    async with serving(home, [calls("wait")], config=config) as served, served.http() as http:
+        run = (await http.post("/api/runs", json=BODY)).json()["id"]
+        port, head = int(served.url.rpartition(":")[2]), f"Host: 127.0.0.1\r\nAuthorization: Bearer {served.token}"
+        opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+        for _, writer in opened:
+            writer.write(f"GET /api/runs/{run}/events HTTP/1.1\r\n{head}\r\n\r\n".encode())
+        codes = [(await reader.readline()).split()[1] for reader, _ in opened]
+        for _, writer in opened:
+            writer.close()
+
+    assert codes.count(b"200") == 3
+
+
 async def test_bodies_are_bounded_with_and_without_a_length(home: Path) -> None:
     """A body beyond the limit is refused, declared or not."""
 
