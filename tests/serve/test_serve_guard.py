@@ -374,6 +374,22 @@ async def test_a_stream_ends_with_its_token(home: Path) -> None:
     assert "run_ended" in whole
 
 
+async def test_a_call_by_hand_ends_with_its_token(home: Path) -> None:
+    """It waits for an approval, which nobody should give to somebody who was shut out."""
+    async with serving(home) as served, served.http() as owner, asyncio.timeout(30):
+        token = served.server.tokens.create("phone", ["chat"])
+        async with served.http(token) as phone:
+            call = asyncio.ensure_future(phone.post("/api/tools/remove/call", json={"arguments": {"path": "x"}}))
+            while not (asked := (await owner.get("/api/approvals")).json()["approvals"]):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            served.server.tokens.revoke("phone")
+            answer = await call
+            decided = await owner.post(f"/api/approvals/{asked[0]['id']}", json={"choice": "once"})
+
+    assert answer.status_code == 499
+    assert (decided.status_code, served.removed) == (404, [])
+
+
 async def test_one_token_leaves_room_for_the_others(home: Path) -> None:
     """Runs and streams have limits for the whole server; one token gets three quarters of them."""
     config = CONFIG + "  limits: {max_runs: 4, max_streams: 4}\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import secrets
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -397,7 +398,9 @@ def question_text(asked: QuestionAsked) -> str:
     """A question as it appears in an answer."""
     lines = [f"**{asked.text}**"]
     if asked.command:
-        lines += ["", "```", asked.command, "```", *(f"- {reason}" for reason in asked.reasons)]
+        # Longer than any in the command, which could otherwise leave its block and hide what follows.
+        fence = "`" * max([3, *(len(one) + 1 for one in re.findall("`+", asked.command))])
+        lines += ["", fence, asked.command, fence, *(f"- {reason}" for reason in asked.reasons)]
     if asked.kind == "approval":
         lines += ["", f"Reply `/approve {asked.code}` or `/deny {asked.code}`."]
     else:
