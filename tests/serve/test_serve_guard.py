@@ -23,6 +23,7 @@ from toolcrib.providers.scripted import ScriptedProvider, calls
 from toolcrib.serve.app import AgentServer, UnsafeStart, require_safe_start
 from toolcrib.serve.guard import AccessMiddleware
 from toolcrib.serve.metrics import ServerMetrics
+from toolcrib.serve.run_store import StoredResponse
 from toolcrib.serve.tokens import ServerTokens, TokenError
 
 BODY = {"text": "hello"}
@@ -151,6 +152,25 @@ async def test_a_chat_token_reaches_no_runs_of_the_terminals_sessions(home: Path
     assert [list(one.values()) for one in listed] == [[[]]] * 4
     assert [one.status_code for one in tried] == [404] * len(tried)
     assert decided.status_code == 200
+
+
+async def test_a_chat_token_reaches_no_answers_in_the_terminals_sessions(home: Path) -> None:
+    """An admin may have answered there over the Responses API; its id alone opens nothing."""
+    async with serving(home, ["never"]) as served:
+        session = served.server.host.store.create(source="cli").id
+        stored = StoredResponse(id="resp_1", session_id=session, message_id=0, body='"marzipan"')
+        served.server.runs.store.add_response(stored)
+        async with served.http(served.server.tokens.create("chat", ["chat"])) as http:
+            answers = [
+                await http.get("/v1/responses/resp_1"),
+                await http.delete("/v1/responses/resp_1"),
+                await http.post("/v1/responses", json={"input": "x", "previous_response_id": "resp_1"}),
+            ]
+        async with served.http() as http:
+            mine = await http.get("/v1/responses/resp_1")
+
+    assert [one.status_code for one in answers] == [404, 404, 400]
+    assert mine.json() == "marzipan"
 
 
 async def test_unreadable_tokens_are_no_fault_of_the_request(home: Path) -> None:
