@@ -204,6 +204,8 @@ def _timeout_protocol(request_seconds: float, stall_seconds: float) -> type[H11P
             self.loop.call_later(request_seconds, self._check, self.cycle)
 
         def _check(self, before: object) -> None:
+            if self.transport.get_protocol() is not self:
+                return  # A WebSocket, whose own protocol sends pings.
             is_busy = self.cycle is not None and not self.cycle.response_complete
             if not self.transport.is_closing() and (is_busy or self.cycle is not before):
                 self._schedule_check()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ import websockets
 from acp import RequestError
 from acp.client.connection import ClientSideConnection
 from acp.schema import McpServerStdio
+from starlette.types import Receive, Scope, Send
 from websockets.asyncio.client import ClientConnection, connect
 
 from tests.acp.editors import LIMIT_SECONDS, OpenEditor, TestEditor, check_transcript
 from tests.serve.agent_serving import CONFIG, RunningServer, serving
+from toolcrib import http_server
 from toolcrib.acp.transport import encoded
 from toolcrib.testing import calls
 
@@ -197,3 +199,34 @@ async def test_a_socket_ends_with_its_token(home: Path) -> None:
                     await socket.recv()
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1008
+
+
+async def test_a_socket_outlives_the_time_for_a_request() -> None:
+    """An editor may be silent between two questions; the limit is for connections that send no request."""
+    listening, stop = http_server.open_socket("127.0.0.1", 0, "another port"), asyncio.Event()
+    options = http_server.ServerOptions(request_seconds=0.1, websockets="websockets-sansio")
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.accept"})
+            with suppress(TimeoutError):
+                async with asyncio.timeout(3 * options.request_seconds):
+                    await receive()
+            await send({"type": "websocket.send", "text": "still here"})
+            await send({"type": "websocket.close"})
+            return
+        for _ in range(2):
+            await send({"type": f"{(await receive())['type']}.complete"})
+
+    async def nothing() -> None:
+        return None
+
+    url = http_server.base_url(listening).replace("http", "ws", 1)
+    serving = asyncio.ensure_future(http_server.serve_app(app, listening, stop, nothing, options))
+    async with connect(url, proxy=None) as socket:
+        said = await socket.recv()
+    stop.set()
+    await serving
+
+    assert said == "still here"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import httpx2
 
 from tests.serve.agent_serving import CONFIG, RunningServer, events_of, serving
+from toolcrib.config.paths import Home
 from toolcrib.core.models import Usage
 from toolcrib.providers.scripted import calls, says
 
@@ -283,6 +286,22 @@ async def test_what_runs_did_goes_with_their_session(home: Path) -> None:
     assert again.json()["id"] == run["id"]
     assert cost == 2.0
     assert (events, later) == ([], [])
+
+
+async def test_a_session_is_busy_while_it_is_deleted(home: Path) -> None:
+    """So no run starts in it, whose events would outlive it."""
+    async with serving(home) as served, served.http() as http, asyncio.timeout(10):
+        session = (await http.post("/api/sessions", json={})).json()["id"]
+        with closing(sqlite3.connect(Home(home).sessions_file)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            deleting = asyncio.ensure_future(http.delete(f"/api/sessions/{session}"))
+            while not served.server.runs.is_busy(session):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        deleted = await deleting
+        with served.server.runs.reserved(session):
+            again = await http.delete(f"/api/sessions/{session}")
+
+    assert (deleted.status_code, again.status_code) == (200, 404)
 
 
 async def test_an_edited_command_is_judged_anew(home: Path) -> None:

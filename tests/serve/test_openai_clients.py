@@ -275,6 +275,15 @@ async def test_a_stream_waits_for_the_approval(home: Path) -> None:
     assert served.removed == ["build"]
 
 
+async def test_a_command_stays_in_its_block(home: Path) -> None:
+    """What a front end renders as Markdown shows all of a command, also one that would end its block and hide more."""
+    command = "rm -rf build # \n```\n<!--\nrm -rf src\n-->"
+    async with serving(home, [calls("run", {"command": command}), "ok"]) as served:
+        held = await served.openai.chat.completions.create(model="toolcrib", messages=QUESTION)
+
+    assert f"\n````\n{command}\n````\n" in (held.choices[0].message.content or "")
+
+
 async def test_a_failing_model_is_an_error(home: Path) -> None:
     """A client sees an error, streaming or not."""
     failure = ModelError("the model is gone; choose another one")

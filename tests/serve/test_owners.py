@@ -14,8 +14,10 @@ import pytest
 
 from tests.serve.agent_serving import CONFIG, RunningServer, serving
 from tests.serve.test_native_api import follow, start, waiting
+from toolcrib.approval.audit_log import ApprovalLog
 from toolcrib.config.load import load_settings
 from toolcrib.config.paths import Home
+from toolcrib.core.approvals import ApprovalRequest
 from toolcrib.core.messages import user_message
 from toolcrib.cron.jobs import Job
 from toolcrib.cron.store import JobStore
@@ -168,6 +170,55 @@ async def test_agents_search_and_remember_for_their_owner_only(home: Path) -> No
     assert not [answer for answer in browsed if mine.id in answer]
     assert [SECRET in text for text in remembered] == [True, False, False]
     assert child.owner == "anna"
+
+
+async def test_what_a_deleted_session_did_stays_its_owners(home: Path) -> None:
+    """A subagent may still work when its session is deleted; neither its tools nor what it did become those of the
+    home's owner."""
+    async with serving(home, config=APART) as served, served.http() as http:
+        token = served.server.tokens.create("anna", ["chat", "approve"], "anna")
+        host = served.server.host
+        mine, hers = (host.store.create(source="serve", owner=owner) for owner in ("", "anna"))
+        child = host.store.create(source="subagent", parent_id=hers.id)
+        host.store.append(mine.id, user_message(f"the {SECRET} recipe"))
+        host.memories_of("").change("memory", [MemoryOperation(action="add", content=f"knows {SECRET}")])
+        record = ProcessRecord(
+            id="proc_anna", session_key=child.id, command="echo hers", owner=Identity(1),
+            started_at=0.0, status="exited", ended_at=1.0,
+        )  # fmt: skip
+        host.runtime.terminal.processes.registry.remember_finished(record)
+        request = ApprovalRequest(id="1", session_key=child.id, tool="run", command="echo hers", dangers=())
+        ApprovalLog(host.settings.home.approvals_file).requested(request)
+        async with served.http(token) as anna:
+            deleted = await anna.delete(f"/api/sessions/{child.id}")
+        searched = await SessionSearchService(host.store).handle(
+            {"query": SECRET}, host.runtime.context(session_id=child.id)
+        )
+        remembered = host.memory.snapshot(child.id)
+        shown = [(await http.get(f"/api/{one}")).text for one in ("processes", "audit")]
+
+    assert deleted.status_code == 200
+    assert "recipe" not in searched
+    assert SECRET not in remembered
+    assert not [one for one in shown if "hers" in one]
+
+
+async def test_skills_are_changed_for_the_owner_of_the_home_only(home: Path) -> None:
+    """Agents of all owners follow the same skills."""
+    skill = Home(home).skills_dir / "brew" / "SKILL.md"
+    text = "---\nname: brew\ndescription: Brews tea.\n---\nBoil water.\n"
+    async with serving(home, config=APART) as served:
+        runtime, store = served.server.host.runtime, served.server.host.store
+        mine, hers = (store.create(source="serve", owner=owner).id for owner in ("", "anna"))
+        skills = runtime.context().services.skills
+        create = {"action": "create", "name": "brew", "content": text}
+        refused = [skills.manage(create, runtime.context(session_id=hers))]
+        created = skills.manage(create, runtime.context(session_id=mine))
+        refused.append(skills.manage({"action": "delete", "name": "brew"}, runtime.context(session_id=hers)))
+
+    assert all("belong to the owner" in one for one in refused)
+    assert "success" in created
+    assert skill.read_text() == text
 
 
 def test_several_owners_need_environments_of_their_own(home: Path) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import configparser
+import json
 import plistlib
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -12,9 +15,14 @@ import pytest
 from tests.cli.cli_program import Program
 from tests.serve.agent_serving import serving
 from tests.serve.test_native_api import follow, start, waiting
+from toolcrib.cli import server_client
+from toolcrib.cli.chat.options import ChatOptions
+from toolcrib.cli.chat.remote import chat_with_server
 from toolcrib.cli.commands.serve_install import launchd_agent, systemd_unit
+from toolcrib.cli.server_client import NotOurServer
 from toolcrib.config.paths import Home
 from toolcrib.providers.scripted import calls
+from toolcrib.serve.tokens import ServerTokens
 
 
 async def test_a_question_is_asked_of_a_running_server(home: Path, tmp_path: Path) -> None:
@@ -89,3 +97,79 @@ def test_files_for_systemd_and_launchd(tmp_path: Path) -> None:
     assert "systemctl --user enable --now toolcrib.service" in installed.stderr
     assert (installed.code, again.code, refused.code) == (0, 0, 2)
     assert file.read_text() == "changed"
+
+
+class StrangeServer(BaseHTTPRequestHandler):
+    """Starts every run, and then sends what the test says."""
+
+    started = b'{"id": "run_1", "session_id": "s"}'
+    events = b""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self._send(self.started)
+
+    def do_GET(self) -> None:
+        self._send(self.events)
+
+    def _send(self, content: bytes) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing."""
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"started": b"<html>"},
+        {"started": b"[1]"},
+        {"started": b'{"id": 1}'},
+        {"started": b"[" * 100_000},
+        {"started": b" " * 300_000},
+        {"events": b"id: x\ndata: {}\n\n"},
+        {"events": b"data: {\n\n"},
+        {"events": b"data: \xff\n\n"},
+        {"events": b"data: [1]\n\n"},
+        {"events": b"data: {}\n\n"},
+        {"events": b'data: {"event": "question_asked"}\n\n'},
+        {"events": b'data: {"event": "run_ended", "result": {"outcome": "odd"}}\n\n'},
+        {"events": b"data: " + b"x" * 300_000},
+    ],
+)
+def test_nonsense_of_a_server_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: dict[str, bytes]
+) -> None:
+    """Whatever answers at the address, `chat --connect` ends with one sentence; and it reads no answer without end."""
+    monkeypatch.setattr(server_client, "MAX_ANSWER_BYTES", 200_000)
+    home = Home(tmp_path)
+    ServerTokens(home).owner_token()
+    with HTTPServer(("127.0.0.1", 0), type("Strange", (StrangeServer,), sent)) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        with pytest.raises(NotOurServer, match="no toolcrib server"):
+            chat_with_server(ChatOptions(query="hi"), home, f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
+
+
+def test_events_of_a_newer_server_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a question asks, and what it offers, cannot steer the terminal either."""
+    events = [
+        {"event": "of_tomorrow", "text": "x"},
+        {"event": "text_streamed", "text": "\x1b[2Jhi"},
+        {"event": "question_asked", "id": "1", "code": "\x1b", "kind": "approval", "text": "\x1b", "choices": ["\x1b"]},
+        {"event": "run_ended", "result": {"outcome": "answered"}},
+    ]
+    sent = b"".join(b"data: " + json.dumps(one).encode() + b"\n\n" for one in events)
+    home = Home(tmp_path)
+    ServerTokens(home).owner_token()
+    with HTTPServer(("127.0.0.1", 0), type("Newer", (StrangeServer,), {"events": sent})) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        code = chat_with_server(ChatOptions(query="hi"), home, f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
+    said = capsys.readouterr()
+
+    assert code == 0
+    assert "hi" in said.out
+    assert "\x1b" not in said.out + said.err

@@ -23,6 +23,7 @@ from toolcrib.providers.scripted import ScriptedProvider, calls
 from toolcrib.serve.app import AgentServer, UnsafeStart, require_safe_start
 from toolcrib.serve.guard import AccessMiddleware
 from toolcrib.serve.metrics import ServerMetrics
+from toolcrib.serve.run_store import StoredResponse
 from toolcrib.serve.tokens import ServerTokens, TokenError
 
 BODY = {"text": "hello"}
@@ -153,6 +154,25 @@ async def test_a_chat_token_reaches_no_runs_of_the_terminals_sessions(home: Path
     assert decided.status_code == 200
 
 
+async def test_a_chat_token_reaches_no_answers_in_the_terminals_sessions(home: Path) -> None:
+    """An admin may have answered there over the Responses API; its id alone opens nothing."""
+    async with serving(home, ["never"]) as served:
+        session = served.server.host.store.create(source="cli").id
+        stored = StoredResponse(id="resp_1", session_id=session, message_id=0, body='"marzipan"')
+        served.server.runs.store.add_response(stored)
+        async with served.http(served.server.tokens.create("chat", ["chat"])) as http:
+            answers = [
+                await http.get("/v1/responses/resp_1"),
+                await http.delete("/v1/responses/resp_1"),
+                await http.post("/v1/responses", json={"input": "x", "previous_response_id": "resp_1"}),
+            ]
+        async with served.http() as http:
+            mine = await http.get("/v1/responses/resp_1")
+
+    assert [one.status_code for one in answers] == [404, 404, 400]
+    assert mine.json() == "marzipan"
+
+
 async def test_unreadable_tokens_are_no_fault_of_the_request(home: Path) -> None:
     """The client learns that the server has a problem, and not where its files are."""
     async with serving(home) as served, served.http("x" * 40) as http:
@@ -248,6 +268,22 @@ async def test_streams_are_limited(home: Path) -> None:
     assert len(started) == 1
 
 
+async def test_streams_opened_at_once_are_limited(home: Path) -> None:
+    """Requests that arrive together do not pass the limit together."""
+    config = CONFIG + "  limits: {max_streams: 4}\n"
+    async with serving(home, [calls("wait")], config=config) as served, served.http() as http:
+        run = (await http.post("/api/runs", json=BODY)).json()["id"]
+        port, head = int(served.url.rpartition(":")[2]), f"Host: 127.0.0.1\r\nAuthorization: Bearer {served.token}"
+        opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+        for _, writer in opened:
+            writer.write(f"GET /api/runs/{run}/events HTTP/1.1\r\n{head}\r\n\r\n".encode())
+        codes = [(await reader.readline()).split()[1] for reader, _ in opened]
+        for _, writer in opened:
+            writer.close()
+
+    assert codes.count(b"200") == 3
+
+
 async def test_bodies_are_bounded_with_and_without_a_length(home: Path) -> None:
     """A body beyond the limit is refused, declared or not."""
 
@@ -286,7 +322,7 @@ def test_tokens_created_at_the_same_time_are_all_kept(home: Path) -> None:
 
 def test_a_token_needs_a_printable_name(home: Path) -> None:
     """The name is written to the access log."""
-    for name in ("", " ", "a\nowner GET /"):
+    for name in ("", " ", "a\nowner GET /", "owner ", " webhooks", "a/b", "a" * 65):
         with pytest.raises(TokenError, match="needs a name"):
             ServerTokens(Home(home)).create(name, ["chat"])
 
@@ -356,6 +392,22 @@ async def test_a_stream_ends_with_its_token(home: Path) -> None:
     assert "run_ended" not in seen
     assert again.status_code == 401
     assert "run_ended" in whole
+
+
+async def test_a_call_by_hand_ends_with_its_token(home: Path) -> None:
+    """It waits for an approval, which nobody should give to somebody who was shut out."""
+    async with serving(home) as served, served.http() as owner, asyncio.timeout(30):
+        token = served.server.tokens.create("phone", ["chat"])
+        async with served.http(token) as phone:
+            call = asyncio.ensure_future(phone.post("/api/tools/remove/call", json={"arguments": {"path": "x"}}))
+            while not (asked := (await owner.get("/api/approvals")).json()["approvals"]):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            served.server.tokens.revoke("phone")
+            answer = await call
+            decided = await owner.post(f"/api/approvals/{asked[0]['id']}", json={"choice": "once"})
+
+    assert answer.status_code == 499
+    assert (decided.status_code, served.removed) == (404, [])
 
 
 async def test_one_token_leaves_room_for_the_others(home: Path) -> None:

@@ -42,7 +42,7 @@ from toolcrib.core.types import Effect, JsonObject, ToolResult
 from toolcrib.environments.specs import ON_THIS_MACHINE
 from toolcrib.registry.results import sendable, tool_error, tool_result
 from toolcrib.sessions.injection_scan import standing_order_in, threat_in
-from toolcrib.sessions.store import SessionStore
+from toolcrib.sessions.store import session_owner
 
 if TYPE_CHECKING:
     from toolcrib.core.context import Services
@@ -115,14 +115,7 @@ class BoardService:
     @contextmanager
     def _cards_of(self, ctx: ToolContext) -> Iterator[BoardStore]:
         """The cards that a session may see: those of its owner."""
-        owner, home = "", self._settings.home
-        if ctx.session_id and home.sessions_file.exists():
-            sessions = SessionStore(home.sessions_file)
-            try:
-                owner = sessions.owners([ctx.session_id]).get(ctx.session_id, "")
-            finally:
-                sessions.close()
-        store = open_board(self._settings, owner)
+        store = open_board(self._settings, session_owner(self._settings.home, ctx.session_id))
         try:
             yield store
         finally:

@@ -8,7 +8,7 @@ import json
 import ssl
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from toolcrib.config.environment import environment
@@ -16,12 +16,15 @@ from toolcrib.config.paths import Home
 from toolcrib.config.tool_call_mark import refuse_in_tool_call
 from toolcrib.core.errors import ToolcribError, UsageError
 
+T = TypeVar("T")
 TOKEN_VARIABLE = "TOOLCRIB_SERVE_TOKEN"
 REQUEST_SECONDS = 60.0
 STREAM_SECONDS = 60.0
 """How long a stream may be silent; the server sends a comment every few seconds."""
 RECONNECT_SECONDS = 60.0
 """How long a stream is tried again: as long as a server takes to start anew."""
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+"""The longest answer, and the longest event, that is read: the server may be anybody's."""
 NO_SERVER = "no server is running in this home; start one with `toolcrib serve`, or name one with `--connect URL`"
 
 
@@ -35,6 +38,10 @@ class ServerRefused(ToolcribError):
 
 class ServerUnreachable(UsageError):
     """No server answers at the address."""
+
+
+class NotOurServer(UsageError):
+    """What answers at the address does not speak our API."""
 
 
 class ServerClient:
@@ -57,10 +64,10 @@ class ServerClient:
                 raise UsageError(NO_SERVER) from None
         return cls(url, home)
 
-    def get(self, path: str) -> Any:
+    def get(self, path: str) -> dict[str, Any]:
         return self._json("GET", path)
 
-    def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
+    def post(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         return self._json("POST", path, body)
 
     def events(
@@ -99,25 +106,27 @@ class ServerClient:
             if response.status != http.client.OK:
                 raise _refused(response)
             number = after
-            for line in response:
-                text = line.decode("utf-8").rstrip("\n")
-                if text.startswith("id: "):
-                    number = int(text[4:])
-                elif text.startswith("data: "):
-                    yield number, json.loads(text[6:])
+            while line := self._bounded(response.readline(MAX_ANSWER_BYTES + 1)):
+                if line.startswith(b"id: "):
+                    number = self._parsed(line[4:], int)
+                elif line.startswith(b"data: "):
+                    event = self._parsed(line[6:], dict)
+                    if not isinstance(event.get("event"), str):
+                        raise self.not_ours()
+                    yield number, event
         finally:
             connection.close()
 
-    def _json(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+    def _json(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         connection = self._connection(REQUEST_SECONDS)
         content = None if body is None else json.dumps(body).encode()
         headers = self._headers() | ({"Content-Type": "application/json"} if content is not None else {})
         try:
             connection.request(method, self._path(path), content, headers)
             response = connection.getresponse()
-            if response.status >= http.client.BAD_REQUEST:
+            if response.status >= http.client.MULTIPLE_CHOICES:
                 raise _refused(response)
-            return json.loads(response.read())
+            return self._parsed(self._bounded(response.read(MAX_ANSWER_BYTES + 1)), dict)
         except (OSError, http.client.HTTPException) as error:
             raise self._unreachable(error) from error
         finally:
@@ -134,6 +143,25 @@ class ServerClient:
 
     def _path(self, path: str) -> str:
         return self._address.path.rstrip("/") + path
+
+    def _bounded(self, content: bytes) -> bytes:
+        if len(content) > MAX_ANSWER_BYTES:
+            raise self.not_ours()
+        return content
+
+    def _parsed(self, content: bytes, kind: type[T]) -> T:
+        try:
+            found = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise self.not_ours() from error
+        if not isinstance(found, kind):
+            raise self.not_ours()
+        return found
+
+    def not_ours(self) -> NotOurServer:
+        """The error for an answer that makes no sense."""
+        url = self._address.geturl()
+        return NotOurServer(f"what answers at {url} is no toolcrib server, or one of another version; check the URL")
 
     def _unreachable(self, error: Exception) -> ServerUnreachable:
         url = self._address.geturl()
@@ -174,9 +202,9 @@ def _is_loopback(host: str) -> bool:
 
 
 def _refused(response: http.client.HTTPResponse) -> ServerRefused:
-    text = response.read().decode("utf-8", "replace")
+    text = response.read(MAX_ANSWER_BYTES).decode("utf-8", "replace")
     try:
         said = json.loads(text)["error"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         said = text[:200] or response.reason
     return ServerRefused(f"the server refuses: {said}", response.status)

@@ -26,7 +26,7 @@ from toolcrib.cron.store import JobStore
 from toolcrib.environments.specs import ON_THIS_MACHINE
 from toolcrib.registry.results import sendable, tool_error, tool_result
 from toolcrib.sessions.injection_scan import standing_order_in, threat_in
-from toolcrib.sessions.store import SessionStore
+from toolcrib.sessions.store import session_owner
 
 if TYPE_CHECKING:
     from toolcrib.core.context import Services
@@ -81,14 +81,8 @@ class CronService:
 
     def _jobs_of(self, ctx: ToolContext) -> JobStore:
         """The jobs that a session may see: those of its owner."""
-        owner, home = "", self._settings.home
-        if ctx.session_id and home.sessions_file.exists():
-            sessions = SessionStore(home.sessions_file)
-            try:
-                owner = sessions.owners([ctx.session_id]).get(ctx.session_id, "")
-            finally:
-                sessions.close()
-        return JobStore(home.cron_file, owner=owner)
+        home = self._settings.home
+        return JobStore(home.cron_file, owner=session_owner(home, ctx.session_id))
 
     def _job_label(self, args: JsonObject, ctx: ToolContext) -> list[str]:
         """The job of a call, described for a person who does not know ids."""

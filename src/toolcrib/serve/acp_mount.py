@@ -60,11 +60,13 @@ class AcpMount:
         except RunRefused as refused:
             await socket.close(TRY_LATER, str(refused))
             return
-        await socket.accept()
-        hosts = ServedHosts(self._host, self._runs, self._questions, identity)
-        agent = EditorAgent(lambda editor: EditorSessions(editor, hosts))
-        connection = AgentSideConnection(agent, SocketTransport(socket), listening=False, use_unstable_protocol=True)
+        # Counted at once: many sockets must not pass the limit together.
         with self._runs.stream(identity):
+            await socket.accept()
+            hosts = ServedHosts(self._host, self._runs, self._questions, identity)
+            agent = EditorAgent(lambda editor: EditorSessions(editor, hosts))
+            transport = SocketTransport(socket)
+            connection = AgentSideConnection(agent, transport, listening=False, use_unstable_protocol=True)
             try:
                 await connection.listen()
             finally:

@@ -17,11 +17,13 @@ from toolcrib.config.edit import put_values, unset_value
 from toolcrib.config.effective import effective_settings
 from toolcrib.config.load import load_settings
 from toolcrib.config.schema import find_setting
+from toolcrib.core.context import ToolContext
 from toolcrib.core.types import JsonObject, ToolEntry
 from toolcrib.registry.availability import AVAILABLE, Availability, with_remedy
 from toolcrib.serve.api_routes import ApiRoute, QueryParameter, body_of, number_of
 from toolcrib.serve.guard import identity_of
 from toolcrib.serve.metrics import MEDIA_TYPE as METRICS_TYPE
+from toolcrib.serve.openai_api import while_connected
 from toolcrib.serve.questions import PendingQuestions
 from toolcrib.serve.run_store import DAY_SECONDS
 from toolcrib.serve.runs import RunManager, RunRefused
@@ -162,17 +164,22 @@ class HostApi:
             cwd=session.cwd or runtime.workspace,
             allowed_tools=usable,
         )
-        with self._runs.reserved(session.id), self._runs.room(identity):
-            runtime.provenance(session.id).add_person(json.dumps(wanted.arguments, ensure_ascii=False))
+        # Whoever leaves or loses the token while the call waits for its approval gets nothing.
+        return await while_connected(request, self._called(wanted, ctx, identity))
+
+    async def _called(self, wanted: ToolCallRequest, ctx: ToolContext, identity: TokenIdentity) -> Response:
+        runtime, session_id = self._host.runtime, ctx.session_id
+        with self._runs.reserved(session_id), self._runs.room(identity):
+            runtime.provenance(session_id).add_person(json.dumps(wanted.arguments, ensure_ascii=False))
             # Its questions are found in the list of approvals; nobody follows a run here.
-            self._questions.watch(session.id, lambda _: None)
+            self._questions.watch(session_id, lambda _: None)
             try:
-                result = await runtime.call(name, wanted.arguments, ctx=ctx)
+                result = await runtime.call(ctx.tool_name, wanted.arguments, ctx=ctx)
             finally:
-                self._questions.unwatch(session.id)
+                self._questions.unwatch(session_id)
         return JSONResponse(
             {
-                "session_id": session.id,
+                "session_id": session_id,
                 "status": result.status,
                 "content": result.content,
                 "error_type": result.error_type,

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import secrets
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from toolcrib.agent.events import CallFinished, CallStarted, RunEnded, RunResult, TextStreamed, TurnStarted
 from toolcrib.agent.host import AgentHost
@@ -224,13 +226,21 @@ def event_stream(
     runs: RunManager, identity: TokenIdentity, events: AsyncIterator[str], headers: Mapping[str, str] | None = None
 ) -> StreamingResponse:
     """A response that sends these events, and counts as a stream."""
+    return CountedStream(runs.stream(identity), events, {**STREAM_HEADERS, **(headers or {})})
 
-    async def counted() -> AsyncIterator[str]:
-        with runs.stream(identity):
-            async for event in events:
-                yield event
 
-    return StreamingResponse(counted(), media_type="text/event-stream", headers={**STREAM_HEADERS, **(headers or {})})
+class CountedStream(StreamingResponse):
+    """Counts from the moment that the route returns it: many requests at once must not pass the limit together."""
+
+    def __init__(
+        self, counted: AbstractContextManager[None], events: AsyncIterator[str], headers: Mapping[str, str]
+    ) -> None:
+        super().__init__(events, media_type="text/event-stream", headers=headers)
+        self._counted = counted
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._counted:
+            await super().__call__(scope, receive, send)
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
@@ -388,7 +398,9 @@ def question_text(asked: QuestionAsked) -> str:
     """A question as it appears in an answer."""
     lines = [f"**{asked.text}**"]
     if asked.command:
-        lines += ["", "```", asked.command, "```", *(f"- {reason}" for reason in asked.reasons)]
+        # Longer than any in the command, which could otherwise leave its block and hide what follows.
+        fence = "`" * max([3, *(len(one) + 1 for one in re.findall("`+", asked.command))])
+        lines += ["", fence, asked.command, fence, *(f"- {reason}" for reason in asked.reasons)]
     if asked.kind == "approval":
         lines += ["", f"Reply `/approve {asked.code}` or `/deny {asked.code}`."]
     else:

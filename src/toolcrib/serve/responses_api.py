@@ -36,6 +36,7 @@ from toolcrib.serve.openai_requests import MODEL, AgentQuestion, BadRequest, Res
 from toolcrib.serve.questions import PendingQuestions, QuestionAsked
 from toolcrib.serve.run_store import StoredResponse
 from toolcrib.serve.runs import LoggedRunEvent, Run, RunManager
+from toolcrib.serve.tokens import TokenIdentity
 
 
 class ResponsesApi:
@@ -77,7 +78,7 @@ class ResponsesApi:
         self._runs.require_room(identity)
         session_id: str | None = None
         if body.previous_response_id is not None:
-            session_id = await asyncio.to_thread(self._continued, body.previous_response_id, identity.owner)
+            session_id = await asyncio.to_thread(self._continued, body.previous_response_id, identity)
         elif asked.history:
             # Clients that keep the history themselves send all of it.
             store = self._host.store
@@ -85,24 +86,30 @@ class ResponsesApi:
         run = await self._runs.start(session_id, asked.question, identity, instructions=asked.instructions)
         return run, 0
 
-    def _continued(self, response_id: str, owner: str) -> str:
+    def _stored(self, response_id: str, identity: TokenIdentity) -> StoredResponse | None:
+        """An earlier answer, if the token reaches its session; in a thread."""
+        found = self._runs.store.response(response_id, identity.owner)
+        return found if found is not None and self._runs.may_reach(found.session_id, identity) else None
+
+    def _continued(self, response_id: str, identity: TokenIdentity) -> str:
         """The session of an earlier answer; a branch of it, if the session has gone on since."""
-        earlier = self._runs.store.response(response_id, owner)
+        earlier = self._stored(response_id, identity)
         session_id = earlier and self._runs.continued(earlier.session_id, earlier.message_id or None)
         if not session_id:
             raise BadRequest(f"there is no response {response_id!r}; send the whole history", "previous_response_id")
         return session_id
 
     async def get(self, request: Request) -> Response:
-        owner = identity_of(request.scope).owner
-        found = await asyncio.to_thread(self._runs.store.response, request.path_params["id"], owner)
+        id = request.path_params["id"]
+        found = await asyncio.to_thread(self._stored, id, identity_of(request.scope))
         if found is None:
-            return api_error(404, f"there is no response {request.path_params['id']!r}")
+            return api_error(404, f"there is no response {id!r}")
         return Response(found.body, media_type="application/json")
 
     async def delete(self, request: Request) -> Response:
-        id, owner = request.path_params["id"], identity_of(request.scope).owner
-        if not await asyncio.to_thread(self._runs.store.delete_response, id, owner):
+        id, identity = request.path_params["id"], identity_of(request.scope)
+        found = await asyncio.to_thread(self._stored, id, identity)
+        if found is None or not await asyncio.to_thread(self._runs.store.delete_response, id, identity.owner):
             return api_error(404, f"there is no response {id!r}")
         return JSONResponse({"id": id, "object": "response", "deleted": True})
 

@@ -275,7 +275,7 @@ class RunManager:
             logger.info("deleted %d old runs", deleted)
         # Sessions are deleted in the terminal as well.
         named = self._store.sessions()
-        self._store.delete_sessions(named - self._host.store.owners(named).keys())
+        self._store.delete_sessions(named - self._host.store.existing(named))
 
     async def delete_session(self, session_id: str) -> None:
         """Delete a session, and what runs did in it."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import Annotated, Literal
 
@@ -132,8 +134,8 @@ class SessionsApi:
         return JSONResponse(self._shown(await self._session(request)))
 
     async def delete(self, request: Request) -> Response:
-        session = await self._idle_session(request)
-        await self._runs.delete_session(session.id)
+        async with self._idle_session(request) as session:
+            await self._runs.delete_session(session.id)
         return JSONResponse({"deleted": session.id})
 
     async def messages(self, request: Request) -> Response:
@@ -182,29 +184,32 @@ class SessionsApi:
 
     async def undo(self, request: Request) -> Response:
         wanted = await body_of(request, UndoRequest)
-        session = await (self._session(request) if wanted.dry_run else self._idle_session(request))
-        history, force, dry_run = self._host.file_history, wanted.force, wanted.dry_run
-
-        def work() -> UndoResult:
-            if wanted.action == "redo":
-                return history.redo(session.id, force=force, dry_run=dry_run)
-            if wanted.to is not None:
-                return history.undo_to(session.id, wanted.to, force=force, dry_run=dry_run)
-            return history.undo_calls(session.id, force=force, dry_run=dry_run)
-
-        done = await asyncio.to_thread(work)
+        if wanted.dry_run:
+            done = await asyncio.to_thread(self._undone, (await self._session(request)).id, wanted)
+        else:
+            async with self._idle_session(request) as session:
+                done = await asyncio.to_thread(self._undone, session.id, wanted)
         calls = [one.call_id for one in done.calls]
-        return JSONResponse({"dry_run": dry_run, "calls": calls, "files": [asdict(one) for one in done.files]})
+        return JSONResponse({"dry_run": wanted.dry_run, "calls": calls, "files": [asdict(one) for one in done.files]})
+
+    def _undone(self, session_id: str, wanted: UndoRequest) -> UndoResult:
+        history, force, dry_run = self._host.file_history, wanted.force, wanted.dry_run
+        if wanted.action == "redo":
+            return history.redo(session_id, force=force, dry_run=dry_run)
+        if wanted.to is not None:
+            return history.undo_to(session_id, wanted.to, force=force, dry_run=dry_run)
+        return history.undo_calls(session_id, force=force, dry_run=dry_run)
 
     async def _session(self, request: Request) -> Session:
         """The session in the path."""
         return await self._runs.session(request.path_params["id"], identity_of(request.scope))
 
-    async def _idle_session(self, request: Request) -> Session:
-        session = await self._session(request)
-        if self._runs.is_busy(session.id):
-            raise RunRefused(f"a run is working on session {session.id!r}; stop it first", 409)
-        return session
+    @asynccontextmanager
+    async def _idle_session(self, request: Request) -> AsyncIterator[Session]:
+        """The session in the path, while no run works on it and none starts."""
+        with self._runs.reserved((await self._session(request)).id):
+            # It may have been deleted in the meantime.
+            yield await self._session(request)
 
     def _shown(self, session: Session, first_words: str = "") -> JsonObject:
         shown: JsonObject = msgspec.to_builtins(session)

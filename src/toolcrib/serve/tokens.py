@@ -21,6 +21,7 @@ TokenScope = Literal["chat", "approve", "admin", "metrics"]
 SCOPES: tuple[TokenScope, ...] = get_args(TokenScope)
 OWNER = "owner"
 MIN_CHARS = 32
+MAX_NAME_CHARS = 64
 _OWNER = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 _PLACEHOLDER = re.compile(r"change.?me|your.?token|placeholder|secret|password|example|(.)\1{7}", re.IGNORECASE)
 
@@ -135,8 +136,11 @@ class ServerTokens:
             raise TokenError(f"{owner!r} is no name of an owner; use up to 32 lower-case letters, digits, `-` and `_`")
         if owner and "admin" in scopes:
             raise TokenError(f"the scope 'admin' changes the whole server, so {owner!r} cannot have it; leave it out")
-        if not name.isprintable() or not name.strip():
-            raise TokenError("a token needs a name without control characters; it appears in the access log")
+        if not name.isprintable() or not name or name != name.strip() or "/" in name or len(name) > MAX_NAME_CHARS:
+            raise TokenError(
+                f"a token needs a name of up to {MAX_NAME_CHARS} characters without control characters, `/` and spaces "
+                "around it; it appears in the access log"
+            )
         token = secrets.token_urlsafe(32)
         with writing(self._others_file) as target:
             others = self.others()

@@ -143,7 +143,17 @@ SEARCH = Migration(
 
 OWNERS = Migration(("ALTER TABLE sessions ADD COLUMN owner TEXT NOT NULL DEFAULT ''",))
 
-STEPS: tuple[Migration, ...] = (TABLES, SEARCH, OWNERS)
+# Calls, processes and records may outlive a session. Without this they would become those of the home's owner.
+DELETED_OWNERS = Migration(
+    (
+        "CREATE TABLE deleted_owners (id TEXT PRIMARY KEY, owner TEXT NOT NULL) WITHOUT ROWID",
+        """CREATE TRIGGER session_deleted AFTER DELETE ON sessions WHEN old.owner <> '' BEGIN
+            INSERT OR REPLACE INTO deleted_owners VALUES (old.id, old.owner);
+        END""",
+    )
+)
+
+STEPS: tuple[Migration, ...] = (TABLES, SEARCH, OWNERS, DELETED_OWNERS)
 
 
 def migrate(

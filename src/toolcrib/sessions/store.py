@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from toolcrib.config.paths import Home
 from toolcrib.core.errors import SessionError, UnknownSession, nearest_names
 from toolcrib.core.messages import Message
 from toolcrib.core.models import Usage
@@ -480,14 +481,23 @@ class SessionStore:
         return self.get(draft.id)
 
     def owners(self, session_ids: Iterable[str]) -> dict[str, str]:
-        """By id, the owners of those sessions that exist."""
+        """By id, the owners of those sessions that exist, and the other owners of those that were deleted."""
         wanted = json.dumps(builtins.list(session_ids))
         with self.database.read() as connection:
             return dict(
                 connection.execute(
-                    "SELECT id, owner FROM sessions WHERE id IN (SELECT value FROM json_each(?))", (wanted,)
+                    "SELECT id, owner FROM sessions WHERE id IN (SELECT value FROM json_each(?1)) UNION ALL "
+                    "SELECT id, owner FROM deleted_owners WHERE id IN (SELECT value FROM json_each(?1))",
+                    (wanted,),
                 ).fetchall()
             )
+
+    def existing(self, session_ids: Iterable[str]) -> set[str]:
+        """Those of the ids that sessions have."""
+        wanted = json.dumps(builtins.list(session_ids))
+        with self.database.read() as connection:
+            ids = "SELECT id FROM sessions WHERE id IN (SELECT value FROM json_each(?))"
+            return {row[0] for row in connection.execute(ids, (wanted,))}
 
     def lineage(self, session_id: str) -> builtins.list[Session]:
         """The session's ancestors, oldest first, and the session itself."""
@@ -575,3 +585,14 @@ class SessionStore:
     def close(self) -> None:
         """Close this process's connections. Appended messages are safe without it."""
         self.database.close()
+
+
+def session_owner(home: Home, session_id: str) -> str:
+    """Whose session it is; empty for the owner of the home, and for a call without a session."""
+    if not session_id or not home.sessions_file.exists():
+        return ""
+    store = SessionStore(home.sessions_file)
+    try:
+        return store.owners([session_id]).get(session_id, "")
+    finally:
+        store.close()

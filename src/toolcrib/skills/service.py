@@ -23,6 +23,7 @@ from toolcrib.core.errors import ConfigError, UsageError
 from toolcrib.core.types import Effect, JsonObject
 from toolcrib.registry.results import sendable, tool_error, tool_result, untrusted
 from toolcrib.sessions.injection_scan import MAX_SCANNED_CHARS, threat_in
+from toolcrib.sessions.store import session_owner
 from toolcrib.skills.authorship import SkillAuthorship
 from toolcrib.skills.catalog import SkillCatalog, SkillPlugin, find_in, find_skills, short_description
 from toolcrib.skills.check import MAX_TEXT_CHARS, SafetyConcern, find_concerns, format_problems, text_kind
@@ -189,6 +190,9 @@ class SkillService:
             return ()
 
     def _plan(self, args: JsonObject, ctx: ToolContext) -> SkillChange:
+        if session_owner(self._settings.home, ctx.session_id):
+            # Everybody's agents follow them.
+            raise SkillError("skills belong to the owner of this server; they can be read here, but not changed")
         return plan_change(args, self._settings.home.skills_dir, lambda: self.catalog(self._folder(ctx)))
 
     def _folder(self, ctx: ToolContext) -> str:

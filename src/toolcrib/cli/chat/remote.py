@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from contextlib import suppress
+from typing import Any, TypeVar
 
 import msgspec
 
-from toolcrib.agent.events import EXIT_CODES, AnyEvent
+from toolcrib.agent.events import EXIT_CODES, AnyEvent, RunResult
 from toolcrib.cli.chat.one_shot import ProgressPrinter
 from toolcrib.cli.chat.options import ChatOptions
 from toolcrib.cli.output import clean, error_line, is_interactive, note, one_line
@@ -15,9 +16,29 @@ from toolcrib.cli.server_client import ServerClient, ServerRefused, ServerUnreac
 from toolcrib.config.paths import Home
 from toolcrib.core.errors import UsageError
 
+T = TypeVar("T")
 LEAVING = ("/quit", "/exit", "/q")
 UNUSABLE = ("model", "provider", "toolsets", "disabled_toolsets", "yolo", "max_turns", "cwd", "mode", "dry_run")
 _decode = msgspec.json.Decoder(AnyEvent).decode
+
+
+class StartedRun(msgspec.Struct, frozen=True):
+    """What the server says of a run that it started."""
+
+    id: str
+    session_id: str
+
+
+class RemoteQuestion(msgspec.Struct, frozen=True):
+    """A question of a run."""
+
+    id: str
+    code: str
+    kind: str
+    text: str
+    command: str = ""
+    reasons: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
 
 
 class RemoteChat:
@@ -36,24 +57,32 @@ class RemoteChat:
         if wanted is None:
             return None
         if wanted != "last":
-            return str(self._client.get(f"/api/sessions/{wanted}")["id"])
-        found = self._client.get("/api/sessions?limit=1")["sessions"]
+            return self._read(self._client.get(f"/api/sessions/{wanted}").get("id"), str)
+        found = self._read(self._client.get("/api/sessions?limit=1").get("sessions"), list[dict[str, Any]])
         if not found:
             raise UsageError("the server has no sessions yet; leave out --resume")
-        return str(found[0]["id"])
+        return self._read(found[0].get("id"), str)
+
+    def _read(self, given: Any, kind: type[T]) -> T:
+        """What the server sent, if it has the form that we expect."""
+        try:
+            return msgspec.convert(given, kind)
+        except msgspec.ValidationError as error:
+            raise self._client.not_ours() from error
 
     def ask(self, text: str) -> int:
         """Ask one question and print the answer; returns the exit code. Ctrl-C stops the run."""
-        run = self._client.post("/api/runs", {"text": text, "session_id": self._session_id})
-        self._session_id = run["session_id"]
+        sent = {"text": text, "session_id": self._session_id}
+        run = self._read(self._client.post("/api/runs", sent), StartedRun)
+        self._session_id = run.session_id
         self._seen, self._has_text = 0, False
         try:
-            return self._follow(run["id"])
+            return self._follow(run.id)
         except KeyboardInterrupt:
             self._end_text()
             note("Stopping …")
-            self._client.post(f"/api/runs/{run['id']}/stop")
-            return self._follow(run["id"])
+            self._client.post(f"/api/runs/{run.id}/stop")
+            return self._follow(run.id)
 
     def _follow(self, run_id: str) -> int:
         for number, event in self._client.events(run_id, self._seen, self._lost):
@@ -63,9 +92,9 @@ class RemoteChat:
                 sys.stdout.flush()
             kind = event["event"]
             if kind == "question_asked":
-                self._answer(event)
+                self._answer(self._read(event, RemoteQuestion))
             elif kind == "run_ended":
-                return self._ended(event["result"])
+                return self._ended(self._read(event.get("result"), RunResult))
             elif not self._options.as_json:
                 self._show(kind, event)
         return EXIT_CODES["interrupted"]
@@ -77,14 +106,16 @@ class RemoteChat:
     def _show(self, kind: str, event: dict[str, Any]) -> None:
         if kind == "text_streamed":
             self._has_text = True
-            sys.stdout.write(clean(event["text"]))
+            sys.stdout.write(clean(str(event.get("text", ""))))
             sys.stdout.flush()
         elif kind == "turn_started":
             self._end_text()
         elif kind != "question_answered" and not self._options.quiet:
             if kind == "call_started":
                 self._end_text()
-            self._printer.on_event(_decode(msgspec.json.encode(event)))
+            # A newer server may report more than we know.
+            with suppress(msgspec.ValidationError):
+                self._printer.on_event(_decode(msgspec.json.encode(event)))
 
     def say_goodbye(self) -> None:
         """Say how to come back."""
@@ -97,33 +128,33 @@ class RemoteChat:
             sys.stdout.write("\n")
             sys.stdout.flush()
 
-    def _ended(self, result: dict[str, Any]) -> int:
+    def _ended(self, result: RunResult) -> int:
         if not self._options.as_json:
             self._end_text()
-            if result.get("problem"):
-                error_line(result["problem"])
-        return EXIT_CODES[result["outcome"]]
+            if result.problem:
+                error_line(result.problem)
+        return result.exit_code
 
-    def _answer(self, asked: dict[str, Any]) -> None:
+    def _answer(self, asked: RemoteQuestion) -> None:
         """Ask the person at this terminal; without one, the question waits for somebody else."""
         self._end_text()
-        note(clean(asked["text"]))
-        if asked["command"]:
-            note(f"  {clean(asked['command'])}")
-        for reason in asked["reasons"]:
+        note(clean(asked.text))
+        if asked.command:
+            note(f"  {clean(asked.command)}")
+        for reason in asked.reasons:
             note(f"  - {one_line(reason)}")
         if not is_interactive():
-            note(f"It waits for `toolcrib approvals answer {asked['code']}`.")
+            note(f"It waits for `toolcrib approvals answer {asked.code}`.")
             return
-        is_approval = asked["kind"] == "approval"
-        prompt = f"{' / '.join(asked['choices'])}? " if asked["choices"] else "> "
+        is_approval = asked.kind == "approval"
+        prompt = f"{one_line(' / '.join(asked.choices))}? " if asked.choices else "> "
         said = _line(prompt) or ("deny" if is_approval else "")
         try:
             if is_approval:
-                choice = next((one for one in asked["choices"] if one.startswith(said.lower())), "deny")
-                self._client.post(f"/api/approvals/{asked['id']}", {"choice": choice})
+                choice = next((one for one in asked.choices if one.startswith(said.lower())), "deny")
+                self._client.post(f"/api/approvals/{asked.id}", {"choice": choice})
             else:
-                self._client.post(f"/api/questions/{asked['id']}", {"text": said})
+                self._client.post(f"/api/questions/{asked.id}", {"text": said})
         except ServerRefused as error:
             # Somebody else was quicker, or this token may not.
             note(str(error))

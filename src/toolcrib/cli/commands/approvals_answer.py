@@ -38,5 +38,5 @@ def answer_request(code: str, choice: str, reason: str, connect: str) -> None:
     client = ServerClient.of_home(load_settings().home, connect)
     answer = client.post(f"/api/approvals/{quote(code, safe='')}", {"choice": choice, "reason": reason})
     note(f"Answered {code}: {DECIDED[choice]}.")
-    if answer["run_id"]:
+    if answer.get("run_id"):
         note("Its run had ended; a new run continues it.")
