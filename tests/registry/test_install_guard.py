@@ -252,3 +252,25 @@ def test_a_check_that_installs_makes_its_tool_unavailable_and_says_why(pip: Path
     )
     assert f"run `{sys.executable} -m pip install foo`" in outcome.remedy
     assert not Path(f"{pip}.ran").exists()
+
+
+def test_the_guard_is_silent_when_the_interpreter_ends() -> None:
+    """Objects that die last still raise events; by then the globals of every module are gone."""
+    program = """
+        import os, sys
+        from toolcrib.registry import install_guard
+
+        class LivesLongest:
+            def __del__(self, open=open, compile=compile, exec=exec):
+                open("/dev/null").close()
+                exec(compile("1", "late", "exec"))
+
+        with install_guard.refusing_installs():
+            pass
+        # Both modules stay to the end, and the one that was imported first is cleared last.
+        sys.kept = os, install_guard
+        os.kept = LivesLongest()
+        """
+    ended = subprocess.run([sys.executable, "-c", dedent(program)], capture_output=True, text=True, timeout=60)
+
+    assert (ended.returncode, ended.stderr) == (0, "")

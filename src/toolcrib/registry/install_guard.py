@@ -132,20 +132,27 @@ def refusing_installs() -> Iterator[InstallGuard]:
             before.attempts += guard.attempts
 
 
-def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
-    if event not in _WATCHED_EVENTS:
+def _on_event(
+    event: str,
+    arguments: tuple[Any, ...],
+    # Bound here, because the hook outlives the globals of this module when the interpreter ends.
+    watched: frozenset[str] = _WATCHED_EVENTS,
+    guarded: _ThreadGuard = _guarded,
+    started: WeakKeyDictionary[threading.Thread, InstallGuard] = _started_by_guarded,
+) -> None:
+    guard = guarded.guard
+    if event not in watched or (guard is None and not started):
         return
-    guard = _guarded.guard
     if guard is None:
-        if event in _THREAD_EVENTS or not _started_by_guarded:
+        if event in _THREAD_EVENTS:
             return
-        guard = _started_by_guarded.get(threading.current_thread())
+        guard = started.get(threading.current_thread())
         if guard is None:
             return
     if event in _THREAD_EVENTS:
         thread = getattr(arguments[0], "__self__", None)
         if isinstance(thread, threading.Thread):
-            _started_by_guarded[thread] = guard
+            started[thread] = guard
         return
     attempt = _attempt_in(event, arguments)
     if attempt is not None:
