@@ -6,6 +6,7 @@ import importlib
 import json
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -278,3 +279,31 @@ def test_a_command_without_its_extra_says_what_to_install(toolcrib: Program):
     assert done.returncode == 2
     assert b"needs more packages" in done.stderr
     assert b"`pip install 'toolcrib[mcp]'`" in done.stderr
+
+
+def test_ctrl_c_while_the_program_ends_is_an_exit_code_and_no_traceback(toolcrib: Program) -> None:
+    """A thread that still works holds up the end; whoever presses once more does not want to wait for it."""
+    toolcrib.home.mkdir(parents=True)
+    program = (
+        "import sys, threading\n"
+        "from toolcrib.__main__ import main\n"
+        "sys.argv = ['toolcrib', 'completion', 'bash']\n"
+        "code = main()\n"
+        "threading.Thread(target=sys.stdin.read).start()\n"
+        "print('leaving', flush=True)\n"
+        "sys.exit(code)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=toolcrib.environment(),
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert any(line == "leaving\n" for line in process.stdout)
+        process.send_signal(signal.SIGINT)
+
+        assert (process.wait(60), process.stderr.read()) == (130, "")
