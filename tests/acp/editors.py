@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -250,13 +251,19 @@ def check_transcript(messages: Iterable[dict[str, Any]]) -> int:
     return checked
 
 
+@cache
+def _validator(method: str, kind: str) -> jsonschema_rs.Validator:
+    """Made once: to compile the schema takes far longer than to check a message."""
+    names = [name for name, one in SCHEMA.items() if one.get("x-method") == method and name.endswith(kind)]
+    assert names, f"the schema has no {kind} for {method}"
+    return jsonschema_rs.validator_for({"$ref": f"#/$defs/{names[0]}", "$defs": SCHEMA})
+
+
 def _check(method: str, kind: str, value: Any) -> int:
     if method in UNSTABLE:
         return 0
-    names = [name for name, one in SCHEMA.items() if one.get("x-method") == method and name.endswith(kind)]
-    assert names, f"the schema has no {kind} for {method}"
     try:
-        jsonschema_rs.validate({"$ref": f"#/$defs/{names[0]}", "$defs": SCHEMA}, value)
+        _validator(method, kind).validate(value)
     except jsonschema_rs.ValidationError as error:
         raise AssertionError(f"{method} {kind} does not follow the schema: {error}") from error
     return 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -26,13 +27,17 @@ def _record(event: str, arguments: tuple[Any, ...]) -> None:
         _connections.append(arguments[1])
 
 
-sys.addaudithook(_record)
+@cache
+def _watch_connections() -> None:
+    """Python has no way to remove a hook, and calls it for each event from then on: only who needs it pays for it."""
+    sys.addaudithook(_record)
 
 
 @pytest.fixture
 def connections() -> Iterator[list[Any]]:
     """Every address that this process connects to while the test runs."""
     global _connections
+    _watch_connections()
     _connections = []
     yield _connections
     _connections = None
