@@ -63,7 +63,11 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Cap the examples that a test draws, if the profile says so."""
+    """Leave most rows of long tables to `make test-all`, and cap the examples that a test draws."""
+    rows, call = item.get_closest_marker("quick_rows"), getattr(item, "callspec", None)
+    # Over a table of tables this goes along the diagonal, so that each value of each is tried.
+    if rows and call and sum(call.indices.values()) % rows.args[0]:
+        item.add_marker("services")
     if settings.get_current_profile_name() != "quick":
         return
     function, machine = getattr(item, "function", None), getattr(item, "cls", None)

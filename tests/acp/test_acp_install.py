@@ -116,6 +116,7 @@ def test_the_settings_of_neovim_are_a_program(tmp_path: Path) -> None:
         write_settings(found)
 
 
+@pytest.mark.services
 def test_a_file_as_input_is_no_editor(tmp_path: Path) -> None:
     """An editor uses pipes; anything else gets a sentence that says how to set one up."""
     (tmp_path / "input").write_text("{}\n")

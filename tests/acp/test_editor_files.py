@@ -89,6 +89,7 @@ async def test_new_files_and_windows_line_ends_survive_the_editor(home: Path, wo
     assert editor.buffers[str(work / "dos.txt")] == "one\r\n2\r\n"
 
 
+@pytest.mark.services
 async def test_an_editor_that_refuses_is_obeyed(home: Path, work: Path) -> None:
     """What it does not read comes from the disk; what it does not write stays as it is."""
 
@@ -156,6 +157,7 @@ async def test_a_long_output_of_an_editors_terminal_is_passed_on_once() -> None:
     assert b"".join(taken).decode() == whole
 
 
+@pytest.mark.services
 async def test_a_cancel_kills_the_command_in_the_editors_terminal(home: Path, work: Path) -> None:
     sleep = {"call": "terminal", "arguments": {"command": "exec sleep 60"}}
     write_home(home, [sleep, DONE], "acp: {terminal: editor}\n")
@@ -168,6 +170,7 @@ async def test_a_cancel_kills_the_command_in_the_editors_terminal(home: Path, wo
         assert await open.editor.terminals["terminal-0"].wait() == -9
 
 
+@pytest.mark.services
 async def test_the_model_reads_and_closes_the_terminals_that_it_opened_in_the_editor(home: Path, work: Path) -> None:
     """The one opened last is read, as the editor has it; a closed one is released, and so are all at the end."""
     steps = [

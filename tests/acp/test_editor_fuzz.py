@@ -199,6 +199,7 @@ async def test_a_second_prompt_is_refused_while_the_first_goes_on(home: Path, tm
     assert [one.message.text for one in stored] == ["first", "One."]
 
 
+@pytest.mark.quick_rows(3)
 @pytest.mark.parametrize("updates", range(9))
 async def test_a_cancel_at_any_point_ends_the_turn_in_order(home: Path, tmp_path: Path, updates: int) -> None:
     """After so many updates: before the model, in its text, during a command, a question, an edit, or too late."""

@@ -39,6 +39,7 @@ def results(home: Path, session_id: str) -> list[str]:
         store.close()
 
 
+@pytest.mark.services
 async def test_a_prompt_of_ten_megabytes_is_answered(home: Path, work: Path) -> None:
     """It is far too long for the model, which is an answer, not an end."""
     write_home(home, [DONE, DONE])
@@ -118,6 +119,7 @@ async def test_pages_of_the_list_hold_every_session_once(home: Path, work: Path)
             await open.conn.list_sessions(cursor="9" * 30)
 
 
+@pytest.mark.services
 async def test_a_session_goes_on_in_another_folder(home: Path, work: Path, tmp_path: Path) -> None:
     """Its files are looked for where they were; the person hears of the move, and the agent works in the new folder."""
     write = {"call": "write_file", "arguments": {"path": "b.txt", "content": "x\n"}}
@@ -173,6 +175,7 @@ async def test_a_fork_of_a_session_that_works_leaves_it_alone(home: Path, work: 
     store.close()
 
 
+@pytest.mark.services
 async def test_the_mode_and_the_model_change_while_the_agent_works(home: Path, work: Path) -> None:
     """From the next call on, the new mode decides; from the next request on, the new model answers."""
     remove = {"call": "terminal", "arguments": {"command": "rm -rf build"}}

@@ -62,6 +62,7 @@ async def test_whatever_is_not_a_yes_denies(home: Path, work: Path, answer: str)
     assert open.editor.text == "Done."
 
 
+@pytest.mark.services
 async def test_a_grant_for_the_session_covers_the_next_call(home: Path, work: Path) -> None:
     write_home(home, [REMOVE, REMOVE, DONE])
     async with connected(TestEditor("session"), work) as open:
@@ -266,6 +267,7 @@ ASKING_SERVER = Path(__file__).parents[1] / "mcp" / "servers" / "sdk_asking.py"
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("forms", [True, False])
 async def test_a_question_of_an_mcp_server_reaches_the_editor(home: Path, work: Path, forms: bool) -> None:
     """With forms the person answers; without them the server hears that nobody could."""

@@ -102,6 +102,7 @@ def without_line(body: bytes, mark: bytes) -> bytes:
     return b"\n\n".join(event for event in body.split(b"\n\n") if mark not in event)
 
 
+@pytest.mark.quick_rows(2)
 @pytest.mark.parametrize("response", [TEXT, CALL], ids=["text", "call"])
 @pytest.mark.parametrize("protocol", ["openai", "anthropic"])
 async def test_a_stream_that_ends_anywhere_before_its_end_is_retried(
@@ -160,6 +161,7 @@ def streamed_at_the_end(events: list[AnyEvent]) -> str:
     return text
 
 
+@pytest.mark.quick_rows(2)
 @pytest.mark.parametrize("protocol", ["openai", "anthropic"])
 async def test_a_call_that_always_breaks_off_never_runs(
     make_agent: MakeAgent, serve: Serve, open_model: OpenModel, notes: list[str], protocol: str

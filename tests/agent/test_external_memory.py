@@ -450,6 +450,7 @@ async def test_each_vendor_recalls_and_remembers(
     assert all(name.startswith(f"{vendor}_") for name in names)
 
 
+@pytest.mark.quick_rows(3)
 @pytest.mark.parametrize("how", FAILURES)
 @pytest.mark.parametrize(("vendor", "tool"), [("honcho", "honcho_context"), ("mem0", "mem0_search")])
 async def test_every_failure_of_a_vendor_is_one_sentence(

@@ -428,6 +428,7 @@ async def test_a_file_that_was_swapped_is_not_written(
     assert not (tmp_path / "elsewhere").exists()
 
 
+@pytest.mark.services
 async def test_results_are_given_to_a_command(make_job: MakeJob, run: Run, script: Script, workspace: Path) -> None:
     """The command gets the result on its input, whatever it contains; a dangerous one is denied."""
     script({"say": "It's $HOME `id`\nRESULT 'two' \\ lines"})

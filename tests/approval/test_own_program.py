@@ -269,6 +269,7 @@ def written(path: Path) -> str:
     raise AssertionError(f"nothing was written to {path}")
 
 
+@pytest.mark.quick_rows(2)
 @pytest.mark.parametrize(
     "start",
     [
@@ -314,6 +315,7 @@ def test_a_process_knows_it_where_proc_is_covered(runtime: Runtime, work: Path):
     assert written(work / "out") == "True", result
 
 
+@pytest.mark.quick_rows(2)
 @pytest.mark.parametrize("arguments", [{"background": True}, {"background": True, "pty": True}, {"pty": True}])
 def test_background_and_terminal_commands_are_marked_too(runtime: Runtime, work: Path, arguments: dict[str, Any]):
     """Every way in which the terminal tool runs a command."""
@@ -327,6 +329,7 @@ def test_background_and_terminal_commands_are_marked_too(runtime: Runtime, work:
 PROGRAM = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); from toolcrib.__main__ import main; sys.exit(main())"
 
 
+@pytest.mark.quick_rows(3)
 @pytest.mark.parametrize(
     "words",
     [

@@ -15,7 +15,10 @@ import pytest
 
 import toolcrib
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc"),
+    pytest.mark.quick_rows(2),
+]
 
 SOURCE = Path(toolcrib.__file__).parents[1]
 DEADLINE_SECONDS = 30

@@ -60,6 +60,7 @@ def outside(calls: EditCalls) -> dict[str, str]:
     return {path.name: path.read_text() for path in (calls.folder.parent / "outside").iterdir()}
 
 
+@pytest.mark.quick_rows(3)
 @pytest.mark.parametrize("edit", EDITS)
 @pytest.mark.parametrize(
     "path", ["../outside/target", "{outside}/target", "sub/../../outside/target", "~/../outside/target"]
@@ -118,6 +119,7 @@ class LinkSwappingApprover:
         return ApprovalAnswer(choice="once", decided_by="user")
 
 
+@pytest.mark.quick_rows(2)
 @pytest.mark.parametrize("edit", EDITS)
 @pytest.mark.parametrize("swapped", ["folder", "file"])
 def test_a_link_put_in_the_way_after_the_check_is_not_followed(tmp_path: Path, edit: Edit, swapped: str) -> None:
@@ -148,6 +150,7 @@ def test_a_fifo_is_refused_without_waiting(calls: EditCalls, edit: Edit) -> None
     assert (calls.folder / "fifo").is_fifo()
 
 
+@pytest.mark.quick_rows(5)
 @pytest.mark.parametrize("edit", EDITS)
 @pytest.mark.parametrize("path", ["/dev/null", "/dev/zero", "/dev/sda", "/proc/self/mem", "/etc/passwd"])
 def test_devices_and_system_files_are_refused(tmp_path: Path, edit: Edit, path: str) -> None:

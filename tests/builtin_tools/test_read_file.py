@@ -409,6 +409,7 @@ def is_taken_for_something_else(content: bytes) -> bool:
     return content[:4] == b"RIFF" or content[4:8] == b"ftyp" or content.startswith((b"%PDF-", b"GIF8", b"!<arch>\n"))
 
 
+@pytest.mark.quick_rows(2)
 @pytest.mark.parametrize("text", ["café\nnaïve\n", "100 €\n", "“quoted”\n"])
 def test_older_encodings_are_guessed_and_named(read: Read, work: Path, text: str) -> None:
     """Text that is no UTF-8 is shown as Windows-1252, which the answer says."""

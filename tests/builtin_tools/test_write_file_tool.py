@@ -178,6 +178,7 @@ def test_a_broken_program_is_written_and_reported(calls: EditCalls) -> None:
     assert "check" not in calls.write("a.py", "def g(): ...\n")
 
 
+@pytest.mark.quick_rows(2)
 @pytest.mark.parametrize(
     ("name", "good", "bad"),
     [
@@ -255,6 +256,7 @@ def test_a_folder_is_not_overwritten(calls: EditCalls) -> None:
     assert "folder" in calls.write("sub", "x")["error"]
 
 
+@pytest.mark.services
 def test_large_files_are_refused(calls: EditCalls) -> None:
     """What is too large to be looked at is not replaced."""
     with (calls.folder / "big").open("wb") as file:

@@ -6,6 +6,8 @@ import json
 import sys
 from typing import Any
 
+import pytest
+
 from tests.cli.cli_program import Program
 from toolcrib.board.cards import agent_worker
 from toolcrib.board.store import BoardStore
@@ -61,6 +63,7 @@ def test_a_person_takes_a_card_away_from_an_agent(toolcrib: Program) -> None:
     board.close()
 
 
+@pytest.mark.services
 def test_files_and_links_are_kept_with_a_card(toolcrib: Program) -> None:
     """A copy of the file is in the home."""
     card, other = added(toolcrib, "Sand the door"), added(toolcrib, "Buy paper")

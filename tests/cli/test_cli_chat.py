@@ -53,6 +53,7 @@ def test_quiet_says_nothing_but_the_answer(chat: Any) -> None:
     assert (done.stdout, done.stderr, done.code) == ("Fine.\n", "", 0)
 
 
+@pytest.mark.quick_rows(2)
 @pytest.mark.parametrize(
     ("steps", "options", "code", "words"),
     [
@@ -143,6 +144,7 @@ def test_a_quiet_dry_run_prints_the_calls_alone(chat: Any) -> None:
     assert (done.stdout, done.stderr) == ('would call terminal {"command": "echo hello"}\n', "")
 
 
+@pytest.mark.quick_rows(2)
 @pytest.mark.parametrize("option", ["--json", "--dry-run"])
 def test_the_work_stops_when_nobody_reads_the_result(toolcrib: Program, tmp_path: Path, option: str) -> None:
     """A reader that has left, as `head` does, ends the run before its next call."""
@@ -173,6 +175,7 @@ def test_a_budget_that_is_used_up_is_said_once(chat: Any) -> None:
     assert done.stderr.count("is used up") == 1
 
 
+@pytest.mark.services
 def test_progress_is_readable_where_no_emoji_can_be_written(chat: Any, toolcrib: Program) -> None:
     """In an ASCII locale the emoji goes, instead of standing there as an escape."""
     toolcrib.environ.update(LANG="C", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
@@ -181,6 +184,7 @@ def test_progress_is_readable_where_no_emoji_can_be_written(chat: Any, toolcrib:
     assert done.stderr == "terminal echo hello\n"
 
 
+@pytest.mark.services
 def test_a_call_whose_outcome_nobody_knows_is_told_to_the_person(toolcrib: Program, tmp_path: Path) -> None:
     """Whoever goes on with a session whose process was killed reads which call may have happened."""
     started = tmp_path / "started"

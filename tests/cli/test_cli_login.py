@@ -107,6 +107,7 @@ def test_what_is_missing_is_said(toolcrib: Program) -> None:
     assert (nothing.code, nothing.stderr) == (0, "There was no saved login for Spotify.\n")
 
 
+@pytest.mark.services
 def test_a_login_that_spotify_refuses_is_one_sentence(toolcrib: Program, site: Site) -> None:
     site.pages["/api/token"] = (400, {"content-type": "application/json"}, b'{"error": "invalid_client"}')
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.cli.cli_program import Program
 
 ENABLED = "plugins:\n  enabled: [bad]\n"
@@ -62,6 +64,7 @@ def test_listing_runs_no_code_of_plugins_that_are_not_enabled(toolcrib: Program)
     assert not (toolcrib.root / "ran").exists()
 
 
+@pytest.mark.services
 def test_doctor_shows_a_failed_plugin_as_failed(toolcrib: Program):
     """Doctor and the list agree."""
     write_plugin(toolcrib, "def register(ctx): raise ValueError('boom')\n")

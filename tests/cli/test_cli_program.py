@@ -69,6 +69,7 @@ def test_a_broken_config_can_be_repaired_by_key(toolcrib: Program):
     assert (toolcrib.home / "config.yaml").read_text().startswith("# mine\n")
 
 
+@pytest.mark.services
 def test_a_reader_that_leaves_early_is_no_error(toolcrib: Program):
     """`toolcrib … | head -1` ends quietly."""
     command = f"{shlex.quote(sys.executable)} -m toolcrib toolsets list --json | head -1"
@@ -116,6 +117,7 @@ def test_a_terminal_that_cannot_show_an_emoji_still_shows_the_rest(toolcrib: Pro
     assert "todo" in outcome.stdout
 
 
+@pytest.mark.services
 def test_json_stays_json_where_the_encoding_lacks_a_character(toolcrib: Program):
     """What cannot be written as it is becomes an escape that JSON knows, for a list as for a result."""
     toolcrib.write("tools/tides.py", KEYED_TOOL)
@@ -227,6 +229,7 @@ def completions(toolcrib: Program, line: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.quick_rows(3)
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
 @pytest.mark.parametrize(
     ("line", "offered"),
@@ -270,6 +273,7 @@ def test_other_shells_get_a_script_of_their_own(toolcrib: Program, shell: str, m
         assert checked.returncode == 0
 
 
+@pytest.mark.services
 def test_a_command_without_its_extra_says_what_to_install(toolcrib: Program):
     """`mcp serve` imports the SDK of MCP; without it, one line names the extra."""
     code = "import sys\nsys.modules['mcp'] = None\nfrom toolcrib.cli.app import run\nsys.exit(run(['mcp', 'serve']))"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import stat
 
+import pytest
+
 from tests.cli.cli_program import KEYED_TOOL, Program
 
 SECRET = "tide-0123456789abcdef"
@@ -110,6 +112,7 @@ def test_a_plugin_is_switched_on_and_off(toolcrib: Program):
     assert json.loads(toolcrib("plugins", "list", "--json").stdout)[0]["state"] == "disabled"
 
 
+@pytest.mark.services
 def test_doctor_names_a_plugin_that_fails(toolcrib: Program):
     """A plugin that cannot be loaded is a problem with a reason, in text and in JSON."""
     toolcrib.write("config.yaml", "plugins:\n  enabled: [bad]\n")
@@ -124,6 +127,7 @@ def test_doctor_names_a_plugin_that_fails(toolcrib: Program):
     assert any("a_package_that_nobody_has" in problem["what"] for problem in about["problems"])
 
 
+@pytest.mark.services
 def test_doctor_sees_keys_that_others_can_read(toolcrib: Program):
     """Loose permissions are a problem with the command that ends it."""
     toolcrib.write(".env", "A_KEY=b\n").chmod(0o644)

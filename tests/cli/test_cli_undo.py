@@ -57,6 +57,7 @@ def test_the_latest_call_is_taken_back(toolcrib: Program, folder: Path) -> None:
     assert (folder / "b.txt").read_text() == "b"
 
 
+@pytest.mark.services
 def test_calls_without_a_conversation_are_taken_back_in_their_own_folder(toolcrib: Program, folder: Path) -> None:
     """What was done in another folder since is neither listed, nor taken back or redone."""
     other = toolcrib.root / "other"
@@ -73,6 +74,7 @@ def test_calls_without_a_conversation_are_taken_back_in_their_own_folder(toolcri
     assert (folder / "a.txt").read_text() == "before"
 
 
+@pytest.mark.services
 def test_several_calls_can_be_tried_first(toolcrib: Program, folder: Path) -> None:
     """A dry run says what would be done and does nothing; a redo takes the undo back."""
     trial = toolcrib("undo", "2", "--dry-run", cwd=folder)
@@ -102,6 +104,7 @@ def test_the_list_names_calls_and_files(toolcrib: Program, folder: Path) -> None
     assert data["calls"][1]["undone"] is False
 
 
+@pytest.mark.services
 def test_everything_back_to_a_call_is_taken_back(toolcrib: Program, folder: Path) -> None:
     """--to names a call of the list; one that is not there ends with exit code 2."""
     calls = json.loads(toolcrib("undo", "--list", "--json", cwd=folder).stdout)["calls"]
@@ -129,6 +132,7 @@ def test_what_was_changed_since_is_left_alone(toolcrib: Program, folder: Path) -
     assert (folder / "a.txt").read_text() == "before"
 
 
+@pytest.mark.services
 def test_another_folder_has_nothing_to_take_back(toolcrib: Program, folder: Path, tmp_path: Path) -> None:
     """Only what was changed in this folder counts, unless a session is named."""
     elsewhere = tmp_path / "elsewhere"

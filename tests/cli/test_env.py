@@ -118,6 +118,7 @@ def test_a_backend_that_is_being_written_is_checked_by_module_and_function(
     assert {check["state"] for check in result["checks"]} == {"passed"}
 
 
+@pytest.mark.services
 def test_a_broken_promise_is_shown_with_its_rule_and_ends_with_1(with_backend: Program) -> None:
     """The rule, what was expected and what was seen stand under the check that failed; the rest is checked too."""
     outcome = with_backend("env", "check", "mine:forgetful", "--only", "exit-codes", "--only", "output-order")
@@ -130,6 +131,7 @@ def test_a_broken_promise_is_shown_with_its_rule_and_ends_with_1(with_backend: P
     assert "1 passed, 1 failed" in outcome.stdout
 
 
+@pytest.mark.services
 def test_keys_of_ours_are_looked_for_inside(toolcrib: Program) -> None:
     """A key in the program's environment or .env file is not seen by any command; without keys that is not checked."""
     toolcrib.write(".env", "MISTRAL_API_KEY=from-the-file-4711\n")
@@ -142,6 +144,7 @@ def test_keys_of_ours_are_looked_for_inside(toolcrib: Program) -> None:
     assert (without.code, "1 skipped" in without.stdout) == (0, True), without.stdout
 
 
+@pytest.mark.quick_rows(3)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -167,6 +170,7 @@ def test_wrong_use_is_one_line_that_says_what_to_type(
     assert "Traceback" not in outcome.stderr
 
 
+@pytest.mark.services
 def test_a_backend_that_cannot_be_opened_is_one_error(toolcrib: Program) -> None:
     """What is missing is said once, not for each check."""
     outcome = toolcrib("env", "check", "docker", DOCKER_HOST="unix:///no/such/socket")
@@ -287,6 +291,7 @@ def abandoned(toolcrib: Program) -> Iterator[Program]:
         yield toolcrib
 
 
+@pytest.mark.services
 def test_leftovers_are_listed_then_removed(abandoned: Program) -> None:
     """A dry run changes nothing; afterwards nothing is left, and the next run says so."""
     folder = Path(abandoned.environ["TMPDIR"])

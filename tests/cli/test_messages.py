@@ -368,6 +368,7 @@ def performed(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Scenario, 
     return [(scenario, outcome, root) for (scenario, outcome), root in zip(done, roots, strict=True)]
 
 
+@pytest.mark.services
 def test_every_message_reads_as_it_was_agreed(performed):
     """What a person sees changes only together with the snapshot, where somebody reads it."""
     text = "\n\n".join(section(*each) for each in performed) + "\n"

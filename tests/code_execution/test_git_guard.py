@@ -68,6 +68,7 @@ def test_hooks_and_settings_are_as_they_were(
     assert "undone" in answer["note"]
 
 
+@pytest.mark.services
 def test_another_repository_in_its_place_is_set_aside(
     script_runtime: Runtime, run_script: Run, repository: Path
 ) -> None:
@@ -93,6 +94,7 @@ def test_links_of_a_script_lead_nothing_out_of_the_project(
     assert stat.S_ISDIR((repository / "hooks").lstat().st_mode)
 
 
+@pytest.mark.services
 def test_ordinary_work_in_a_repository_stays(script_runtime: Runtime, run_script: Run, repository: Path) -> None:
     """A commit is no setting, and a script that leaves those alone hears nothing."""
     script = (

@@ -114,6 +114,7 @@ async def test_parallel_calls_run_at_the_same_time(script_runtime: Runtime) -> N
     assert json.loads(str(result.content))["output"] == "[1, 2]\n"
 
 
+@pytest.mark.services
 async def test_calls_on_the_same_path_take_turns(script_runtime: Runtime, project: Path) -> None:
     """What two calls declare to write is never written by both at once, whatever the script does."""
     busy: list[int] = []
@@ -138,6 +139,7 @@ async def test_calls_on_the_same_path_take_turns(script_runtime: Runtime, projec
     assert most == [1] * 10
 
 
+@pytest.mark.services
 def test_the_number_of_calls_is_bounded(make_script_runtime: MakeRuntime, run_script: Run) -> None:
     """A call beyond the limit is refused and not run; the script goes on."""
     runtime = make_script_runtime(code_max_tool_calls=3)

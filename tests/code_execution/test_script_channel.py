@@ -89,6 +89,7 @@ def test_what_is_no_frame_is_refused(data: bytes) -> None:
         read([NONCE + data])
 
 
+@pytest.mark.services
 def test_a_result_that_is_too_long_is_an_error_that_says_so() -> None:
     """The other side would break off; whatever a tool gave, the script gets an answer."""
     long = json.loads(result_frame(1, "\0" * 10_000_000)[5:])

@@ -79,6 +79,7 @@ def environment(
         yield runtime
 
 
+@pytest.mark.quick_rows(2)
 @pytest.mark.parametrize("environment", ENVIRONMENTS, indirect=True)
 def test_a_script_works_where_commands_work(environment: Runtime, run_script: Run) -> None:
     """Same folder, same files, tools called from there and from threads."""
@@ -94,6 +95,7 @@ def test_a_script_works_where_commands_work(environment: Runtime, run_script: Ru
     assert answer["tool_calls_made"] == 2
 
 
+@pytest.mark.quick_rows(2)
 @pytest.mark.parametrize("environment", ENVIRONMENTS, indirect=True)
 def test_an_exception_there_is_told_as_here(environment: Runtime, run_script: Run) -> None:
     """With the lines of the script."""
@@ -103,6 +105,7 @@ def test_an_exception_there_is_told_as_here(environment: Runtime, run_script: Ru
     assert 'File "script.py", line 2, in half\n    return n / 0' in answer["traceback"]
 
 
+@pytest.mark.quick_rows(2)
 @pytest.mark.parametrize("environment", ENVIRONMENTS, indirect=True)
 def test_nothing_is_left_running_there(environment: Runtime, run_script: Run) -> None:
     """Neither what hides nor what runs into the time limit."""

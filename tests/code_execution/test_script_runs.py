@@ -136,6 +136,7 @@ def test_endless_recursion_and_wrong_syntax_are_errors_with_a_short_traceback(
     assert 'File "script.py", line 2' in wrong["traceback"]
 
 
+@pytest.mark.services
 def test_long_output_keeps_its_beginning_and_end_and_is_kept_whole_in_a_file(
     make_script_runtime: MakeRuntime, run_script: Run
 ) -> None:
@@ -166,6 +167,7 @@ def test_the_time_limit_ends_the_whole_tree_and_keeps_what_was_printed(
     assert running("sleep 876543") == []
 
 
+@pytest.mark.quick_rows(2)
 @pytest.mark.parametrize("sandbox", ["auto", "off"])
 async def test_a_cancelled_call_ends_the_tree_at_once(make_script_runtime: MakeRuntime, sandbox: str) -> None:
     """Cancel is heard while the script runs, and nothing of it runs when the call returns."""
@@ -187,6 +189,7 @@ async def test_a_cancelled_call_ends_the_tree_at_once(make_script_runtime: MakeR
     assert running("sleep 765432") == []
 
 
+@pytest.mark.services
 async def test_a_deadline_gives_what_was_printed_until_then(script_runtime: Runtime) -> None:
     """The script ends before its call would be given up."""
     code = "import time\nprint('begun', flush=True)\ntime.sleep(600)"
@@ -219,6 +222,7 @@ async def test_output_is_streamed_while_the_script_runs(make_script_runtime: Mak
     assert "\n".join(seen).splitlines() == ["one", "two"]
 
 
+@pytest.mark.services
 async def test_who_watches_sees_a_bounded_part_of_a_line_without_end(make_script_runtime: MakeRuntime) -> None:
     """It would else be put together again with every piece of it."""
     seen: list[int] = []
@@ -230,6 +234,7 @@ async def test_who_watches_sees_a_bounded_part_of_a_line_without_end(make_script
     assert sum(seen) <= 64 * 1024
 
 
+@pytest.mark.quick_rows(2)
 @pytest.mark.parametrize("sandbox", ["auto", "off"])
 @pytest.mark.parametrize("code", [DAEMON, "import subprocess\nsubprocess.Popen(['sleep', '987654'])\nprint('left')"])
 def test_what_a_script_leaves_running_is_ended_and_told(
@@ -402,6 +407,7 @@ def test_project_mode_works_in_the_folder_of_the_session_and_imports_from_it(
     assert (project / "sub" / "made").exists()
 
 
+@pytest.mark.services
 def test_the_interpreter_of_the_project_is_used(
     make_script_runtime: MakeRuntime, run_script: Run, project: Path
 ) -> None:

@@ -39,6 +39,7 @@ def test_secrets_of_the_user_cannot_be_read(script_runtime: Runtime, run_script:
     assert unseen["error"].startswith(("FileNotFoundError", "PermissionError"))
 
 
+@pytest.mark.services
 def test_our_own_home_cannot_be_read_or_changed(script_runtime: Runtime, run_script: Run) -> None:
     """Settings, keys and records are out of reach."""
     home = str(script_runtime.settings.home.root)
@@ -64,6 +65,7 @@ def test_the_env_file_of_the_project_is_covered(script_runtime: Runtime, run_scr
     assert answer["error"].startswith("PermissionError")
 
 
+@pytest.mark.services
 @needs_bubblewrap
 def test_env_files_stay_covered_wherever_they_are_and_whatever_becomes_of_them(
     script_runtime: Runtime, run_script: Run, project: Path
@@ -87,6 +89,7 @@ def test_env_files_stay_covered_wherever_they_are_and_whatever_becomes_of_them(
     assert first["output"] == second["output"] == "covered\n" * 3
 
 
+@pytest.mark.services
 @needs_bubblewrap
 def test_memory_that_is_shared_by_files_is_bounded(make_script_runtime: MakeRuntime, run_script: Run) -> None:
     """A folder in memory holds no more than the script may use."""
@@ -119,6 +122,7 @@ def test_no_variable_with_a_secret_reaches_a_script(
     assert "PATH" in answer["output"]
 
 
+@pytest.mark.services
 @needs_bubblewrap
 def test_our_process_cannot_be_seen_or_touched(
     script_runtime: Runtime, run_script: Run, monkeypatch: pytest.MonkeyPatch
@@ -171,6 +175,7 @@ def test_files_outside_the_project_cannot_be_changed(
     assert outside.read_text() == "mine"
 
 
+@pytest.mark.quick_rows(2)
 @pytest.mark.parametrize("sandbox", ["auto", "off"])
 @pytest.mark.parametrize("python", ["", sys.executable])
 def test_nothing_of_ours_can_be_imported(

@@ -91,6 +91,7 @@ def test_nobody_to_ask_means_no(script):
     assert "no one is available to approve it" in dangerous["message"]
 
 
+@pytest.mark.quick_rows(3)
 @pytest.mark.parametrize("variables", [{}, {"HERMES_YOLO_MODE": "1"}, {"TOOLCRIB_YOLO": "1"}])
 @pytest.mark.parametrize("backend", ["local", "docker", "modal"])
 def test_nothing_goes_around_a_block(script, backend: str, variables: dict[str, str]):

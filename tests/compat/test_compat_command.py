@@ -87,6 +87,7 @@ def test_package_and_folder_run_their_main(compat, tmp_path):
     assert compat("pack").stdout == "__main__\n"
 
 
+@pytest.mark.quick_rows(2)
 @pytest.mark.parametrize("arguments", [("-W", "error", "-c"), ("-Werror", "-c"), ("-uBc",), ("-X", "utf8", "-Bc")])
 def test_options_of_the_interpreter(compat, arguments):
     """Options of the interpreter work in front of what is run, alone or joined to it."""
@@ -98,6 +99,7 @@ def test_options_of_the_interpreter(compat, arguments):
     assert second == f"{expected[0]} {expected[1]}"
 
 
+@pytest.mark.quick_rows(3)
 @pytest.mark.parametrize(
     "code", ["raise SystemExit(7)", "import sys; sys.exit('bye')", "1 / 0", "def f(:", "raise KeyboardInterrupt"]
 )

@@ -11,6 +11,7 @@ SUITES = [*sorted((DATA / "reference_suite").glob("suite_*.py")), *sorted(Path(_
 WITHOUT_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
 
+@pytest.mark.quick_rows(3)
 @pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.stem)
 def test_reference_suite_passes(compat, suite, tmp_path):
     """A suite in the reference system's style passes under `python -m toolcrib.compat -m pytest`."""

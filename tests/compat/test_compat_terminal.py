@@ -272,6 +272,7 @@ def test_a_process_in_somebodys_environment(compat):
     assert values == [5, "/usr", "still there\n", "9", 0]
 
 
+@pytest.mark.services
 def test_tasks_of_one_session_are_told_apart(compat):
     """Each has its own shell, is found by its id, and is cleaned up alone or with its session."""
     values = told(

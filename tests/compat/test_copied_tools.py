@@ -145,6 +145,7 @@ def test_advice_names_a_package_only_if_it_is_known(name: str, advice: str) -> N
     assert "nobody_knows_this`" not in sentence
 
 
+@pytest.mark.services
 def test_people_see_what_was_set_aside(python, home: Path) -> None:  # type: ignore[no-untyped-def]
     """`doctor`, `tools list` and `tools explain` name the file, the tool and the reason, and `todo` still works."""
     copied(home / "tools", "todo", "todo")

@@ -471,6 +471,7 @@ except JobError as error:
 """
 
 
+@pytest.mark.services
 def test_a_full_disk_is_said(jobs: JobStore) -> None:
     """A result that does not fit is an error in words, and the run is not thought to have ended."""
     job = make_job(jobs)

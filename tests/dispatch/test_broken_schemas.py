@@ -77,6 +77,7 @@ def broken_at(part: str, breakage: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
+@pytest.mark.quick_rows(5)
 @pytest.mark.parametrize("breakage", BROKEN_KEYWORDS, ids=str)
 def test_one_broken_part_leaves_every_other_part_in_force(breakage: dict[str, Any]) -> None:
     """Whatever is wrong with one property, the others are validated, required names are required, and it is said."""

@@ -12,6 +12,7 @@ from tests.docs.docs_blocks import REPOSITORY, Block, Reader
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
 
 
+@pytest.mark.quick_rows(2)
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_the_example_prints_what_its_expected_file_says(example: Path, tmp_path: Path) -> None:
     """An example is a program of its own: it ends well and its output is known to the letter."""

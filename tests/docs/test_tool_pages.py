@@ -27,6 +27,7 @@ ABOUT_THE_WORLD = (
 """Blocks that are neither calls nor their answers."""
 
 
+@pytest.mark.quick_rows(3)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 async def test_the_calls_on_the_page_of_a_tool_give_the_answers_below_them(page: Path, tmp_path: Path) -> None:
     """Files are saved and calls are made in the order of the page, through the whole pipeline, in one session."""

@@ -36,6 +36,7 @@ async def subject(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
         yield made
 
 
+@pytest.mark.quick_rows(3)
 @pytest.mark.parametrize("check", [pytest.param(each, id=each.name) for each in CHECKS])
 async def test_the_backend_keeps_the_promise(subject: BackendUnderTest, check: Check) -> None:
     """What a check's rule says holds in an environment of its own."""

@@ -25,6 +25,9 @@ from toolcrib.core.environments import TerminalSize
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.backends.sandbox import SandboxEngine, probe
 
+# Both mechanisms go through the same code of ours; what each keeps apart is in test_sandbox_walls.
+pytestmark = pytest.mark.quick_rows(2)
+
 
 @pytest.fixture
 def folders(tmp_path: Path) -> UserFolders:

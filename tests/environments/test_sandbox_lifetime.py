@@ -29,6 +29,9 @@ from toolcrib.core.environments import TerminalSize
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.backends.sandbox import SandboxEngine, SandboxOptions, leftovers, remove
 
+# Both mechanisms go through the same code of ours; what each keeps apart is in test_sandbox_walls.
+pytestmark = pytest.mark.quick_rows(2)
+
 OWNER = """
 import asyncio, sys
 from pathlib import Path

@@ -149,7 +149,7 @@ SOME = tuple(
         *("sessions export", "sessions delete", "setup", "tools new", "tools run", "undo"),
     )
 )
-QUICK = tuple(BY_COMMAND[name] for name in ("config set", "doctor", "sessions export", "tools run"))
+QUICK = tuple(BY_COMMAND[name] for name in ("config set", "sessions export", "tools run"))
 
 
 @dataclass(frozen=True)
@@ -319,6 +319,7 @@ def test_a_command_says_what_is_wrong_and_what_to_do(
     assert wrong == []
 
 
+@pytest.mark.quick_rows(3)
 @pytest.mark.parametrize("condition", ["read_only_home", "no_file_may_grow"])
 @pytest.mark.parametrize("command", ["config set", "mcp remove", "cron pause", "sessions delete", "setup", "tools new"])
 def test_what_was_there_stays_when_writing_fails(machine: Machine, condition: str, command: str) -> None:
@@ -348,6 +349,7 @@ def test_a_stderr_that_cannot_be_written_stops_nothing(machine: Machine) -> None
     assert "max_parallel" in machine.config()
 
 
+@pytest.mark.services
 def test_a_log_that_cannot_be_written_stops_nothing(machine: Machine) -> None:
     """The log file is the least of all: where it cannot be, there is none."""
     machine.renew()
@@ -366,6 +368,7 @@ def calls_of(done: ProgramExit) -> dict[str, Any]:
     return {event["name"]: event for event in events if event["event"] == "call_finished"}
 
 
+@pytest.mark.services
 def test_the_folder_may_disappear_while_the_agent_works(machine: Machine) -> None:
     """Tools that worked there say so; the session goes on and is kept."""
     machine.renew()
@@ -386,6 +389,7 @@ def test_the_folder_may_disappear_while_the_agent_works(machine: Machine) -> Non
     assert not (machine.folder / "a.txt").exists()
 
 
+@pytest.mark.services
 def test_the_disk_may_fill_up_while_the_agent_works(machine: Machine) -> None:
     """The run ends with a sentence about the session file; what was said before is there when there is room again."""
     machine.renew()

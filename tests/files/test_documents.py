@@ -35,6 +35,7 @@ def pdf(*pages: str) -> bytes:
     return out + b"xref\n0 %d\n0000000000 65535 f \n%b%b" % (len(objects) + 1, table, trailer)
 
 
+@pytest.mark.services
 def test_the_text_of_a_pdf_comes_page_by_page() -> None:
     """Each page has its number, and a page without text says so."""
     text = take_text("pdf", pdf("Hello page one", "second", "")).text
@@ -126,6 +127,7 @@ def test_slides_show_titles_texts_and_notes() -> None:
     assert text.splitlines() == ["--- slide 1 ---", "Plan", "Step one", "[notes] say hello"]
 
 
+@pytest.mark.quick_rows(2)
 @pytest.mark.parametrize("kind", ["pdf", "ipynb", "docx", "xlsx", "pptx"])
 def test_a_damaged_document_is_an_error_in_words(kind: DocumentKind) -> None:
     """Whatever its reader raises, the answer is a sentence."""

@@ -302,6 +302,7 @@ def test_names_by_glob_and_by_part(search: Search, folder: Path) -> None:
     assert search("*.py", target="files", output_mode="count") == {"total": 3}
 
 
+@pytest.mark.quick_rows(3)
 @pytest.mark.parametrize(
     ("glob", "wanted"),
     [

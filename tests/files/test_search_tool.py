@@ -132,6 +132,7 @@ def searching() -> set[int]:
     return found
 
 
+@pytest.mark.services
 def test_the_ignore_rules_are_only_imported_by_a_search_that_needs_them() -> None:
     """Neither the definitions of all tools nor the file service import pathspec."""
     program = (

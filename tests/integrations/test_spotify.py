@@ -162,6 +162,7 @@ class Accounts:
         return as_json({**tokens, "token_type": "Bearer", "expires_in": 3_600, "scope": "x"})
 
 
+@pytest.mark.quick_rows(3)
 @pytest.mark.parametrize("row", ROUTES)
 async def test_each_action_asks_its_route(open_runtime: OpenMedia, server: Site, row: str, asking: Asking) -> None:
     """With the stored token; what changes something needs approval, what reads does not."""
@@ -327,6 +328,7 @@ print(asyncio.run(login.token()), flush=True)
 """
 
 
+@pytest.mark.services
 def test_two_processes_with_an_expired_token_make_one_refresh(server: Site, tmp_path: Path) -> None:
     """The server rotates refresh tokens and refuses old ones; the second process uses what the first one got."""
     accounts, both_asked = Accounts(server), threading.Event()

@@ -192,6 +192,7 @@ async def test_an_asker_that_fails_costs_only_the_question(with_servers: WithSer
     assert after["content"] == {"it": True}
 
 
+@pytest.mark.services
 @EVERY_ERA
 async def test_an_address_is_shown_with_its_host_and_opened_by_nobody(with_servers: WithServers, era: str) -> None:
     """The person sees where an address leads, and says yes or no; the server hears no more than that."""

@@ -74,6 +74,7 @@ async def test_many_callers_share_one_reconnect(with_servers: WithServers, tmp_p
     assert len(started.read_text().split()) == 2
 
 
+@pytest.mark.quick_rows(2)
 @pytest.mark.parametrize("stalled", ["initialize", "tools/list"])
 async def test_a_server_that_stalls_at_its_start_gives_up_in_time(with_servers: WithServers, stalled: str) -> None:
     """A server that does not greet is ended when its time is up, and tried again later."""
@@ -95,6 +96,7 @@ async def test_garbage_between_messages_is_passed_over(with_servers: WithServers
     assert "this is no JSON" in (runtime.settings.home.root / "logs/mcp/s.log").read_text()
 
 
+@pytest.mark.quick_rows(2)
 @pytest.mark.parametrize(
     ("tool", "reason"),
     [("flood_garbage", "lines in a row that are not messages"), ("long_line", "a line longer than 16 MB")],
@@ -113,6 +115,7 @@ async def test_output_without_end_ends_the_connection(with_servers: WithServers,
     assert text_of(await runtime.call("mcp__s__echo", {"text": "again"})) == "again"
 
 
+@pytest.mark.quick_rows(2)
 @pytest.mark.parametrize("tool", ["flood_notices", "flood_errors"])
 async def test_a_flood_of_notices_or_errors_is_slowed_down(with_servers: WithServers, tool: str) -> None:
     """A server may print as much as it likes: it waits, its log stays small, and everybody's calls go on."""
@@ -165,6 +168,7 @@ async def test_a_server_that_never_works_is_not_tried_for_every_call(with_server
     assert len(started.read_text().split()) - before <= 1
 
 
+@pytest.mark.services
 async def test_a_person_can_have_a_degraded_server_tried_at_once(with_servers: WithServers) -> None:
     """`reconnect` forgets earlier failures."""
     runtime = await with_servers({"s": raw(die_every=2)})
@@ -283,6 +287,7 @@ async def test_a_server_that_was_away_for_long_is_back_with_the_first_call(
     assert text_of(await runtime.call("mcp__s__echo", {"text": "here"})) == "here"
 
 
+@pytest.mark.services
 async def test_a_close_right_after_a_change_leaves_nothing_begun(with_servers: WithServers, tmp_path: Path) -> None:
     """What was to be listed again is not, and no work is left that nobody waits for."""
     file = tmp_path / "tools.json"

@@ -117,6 +117,7 @@ def test_media_of_spaces_are_judged_at_once() -> None:
     assert time.perf_counter() - began < QUICK_SECONDS
 
 
+@pytest.mark.services
 def test_a_text_of_hidden_characters_is_shown_in_bounded_time() -> None:
     """The first of them are told, all others are marked; none stays hidden."""
     text = str(convert_result(CallToolResult(content=[TextContent(type="text", text="\u202e" * 1_000_000)])))
@@ -169,6 +170,7 @@ def test_all_pages_together_have_one_limit() -> None:
     assert mended.chars < MAX_LIST_CHARS
 
 
+@pytest.mark.services
 async def test_a_server_with_thousands_of_tools_offers_the_first(with_servers: WithServers, tmp_path: Path) -> None:
     """It is ready, says how many are missing, and works."""
     file = tmp_path / "tools.json"

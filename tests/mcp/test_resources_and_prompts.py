@@ -224,6 +224,7 @@ async def test_a_server_that_does_not_answer_is_not_waited_for(with_servers: Wit
     assert not after.is_error
 
 
+@pytest.mark.services
 async def test_many_changes_of_resources_are_looked_at_once(with_servers: WithServers) -> None:
     """Five notices in a row cost one more look at the server, and the tools stay."""
     runtime = await with_servers({"s": raw_offers({"trust": "all"})})

@@ -337,6 +337,7 @@ WRONG = {
 }
 
 
+@pytest.mark.quick_rows(3)
 @pytest.mark.parametrize("wrong", WRONG)
 async def test_a_wrong_request_is_an_error_and_reaches_no_model(with_model: Open, wrong: str) -> None:
     """What does not fit the protocol, or is too much, is refused with the reason; the connection stays."""

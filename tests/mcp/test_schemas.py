@@ -57,6 +57,7 @@ BROKEN: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.quick_rows(3)
 @pytest.mark.parametrize("wrong", BROKEN)
 async def test_a_broken_tool_is_set_aside_with_a_reason(with_servers: WithServers, tmp_path: Path, wrong: str) -> None:
     """The other tools of the server work, and people are told which one is missing and why."""
@@ -90,6 +91,7 @@ ODD = {
 }
 
 
+@pytest.mark.quick_rows(3)
 @pytest.mark.parametrize("schema", ODD.values(), ids=ODD)
 async def test_an_odd_but_legal_schema_is_accepted(with_servers: WithServers, schema: dict[str, Any]) -> None:
     """What JSON Schema allows, or everybody understands, is no reason to lose a tool."""

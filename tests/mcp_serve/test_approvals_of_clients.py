@@ -74,6 +74,7 @@ async def test_a_session_answer_holds_for_its_client(
     assert denied.is_error
 
 
+@pytest.mark.quick_rows(3)
 @BOTH
 @pytest.mark.parametrize(
     ("action", "answer", "said"),

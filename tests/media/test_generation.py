@@ -86,6 +86,7 @@ async def test_each_service_changes_an_image(open_media: OpenMedia, site: Site, 
     assert PNG in asked.body or DATA_URL.split(",")[1].encode() in asked.body
 
 
+@pytest.mark.quick_rows(5)
 @pytest.mark.parametrize("how", FAILURES)
 @pytest.mark.parametrize("provider", ROUTES)
 async def test_every_failure_of_a_service_is_one_sentence(

@@ -60,6 +60,7 @@ def config(site: Site, provider: str, **more: Any) -> dict[str, Any]:
     return {"provider": provider, "base_url": site.address, "key_env": "TEST_KEY", **more}
 
 
+@pytest.mark.quick_rows(2)
 @pytest.mark.parametrize("provider", SPEAKERS)
 async def test_each_service_speaks(open_media: OpenMedia, site: Site, provider: str) -> None:
     """The text goes there with the key; the file is Opus in Ogg, as messengers want it."""
@@ -77,6 +78,7 @@ async def test_each_service_speaks(open_media: OpenMedia, site: Site, provider: 
     assert any(KEY in value for value in asked.headers.values())
 
 
+@pytest.mark.quick_rows(5)
 @pytest.mark.parametrize("how", FAILURES)
 @pytest.mark.parametrize("provider", SPEAKERS)
 async def test_every_failure_of_a_speaker_is_one_sentence(
@@ -225,6 +227,7 @@ async def write(folder: str, name: str, data: bytes) -> None:
     (Path(folder) / name).write_bytes(data)
 
 
+@pytest.mark.quick_rows(5)
 @pytest.mark.parametrize("how", FAILURES)
 @pytest.mark.parametrize("provider", ["openai", "elevenlabs"])
 async def test_every_failure_of_a_listener_is_one_sentence(

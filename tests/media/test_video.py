@@ -75,6 +75,7 @@ async def test_the_frames_go_to_the_vision_model(open_vision: OpenVision, eyes: 
     assert found["video"]["duration_seconds"] == pytest.approx(2, abs=0.2)
 
 
+@pytest.mark.services
 async def test_a_model_that_hears_gets_the_sound(open_vision: OpenVision, eyes: ScriptedModelServer) -> None:
     """Models that their vendor documents as hearing get the sound with the frames."""
     runtime = open_vision(auxiliary={"vision": "eyes/gemini-9"})
@@ -101,6 +102,7 @@ async def test_a_model_that_takes_videos_gets_the_whole_one(open_vision: OpenVis
     assert base64.b64decode(data) == made()
 
 
+@pytest.mark.services
 async def test_a_main_model_that_sees_gets_the_frames_itself(
     open_vision: OpenVision, eyes: ScriptedModelServer
 ) -> None:
@@ -119,6 +121,7 @@ async def test_a_main_model_that_sees_gets_the_frames_itself(
     assert not eyes.requests
 
 
+@pytest.mark.services
 async def test_videos_are_fetched_by_the_guarded_client(open_vision: OpenVision, site: Site) -> None:
     """An address works as for images, and private ones are refused."""
     site.pages["/clip"] = (200, {"content-type": "video/mp4"}, made())

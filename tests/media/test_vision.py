@@ -172,6 +172,7 @@ async def test_without_a_model_that_sees_the_remedy_is_named(open_vision: OpenVi
     assert not site.requests
 
 
+@pytest.mark.services
 async def test_results_from_addresses_are_untrusted(open_vision: OpenVision, site: Site) -> None:
     """What strangers may have drawn counts as untrusted; a picture of the workspace does not."""
     site.pages["/photo"] = (200, {}, encoded(picture()))
@@ -204,6 +205,7 @@ async def ask_agent(runtime: Runtime, profile: ModelProfile) -> ScriptedProvider
     return provider
 
 
+@pytest.mark.services
 async def test_a_main_model_that_sees_gets_the_image_itself(open_vision: OpenVision, eyes: ScriptedModelServer) -> None:
     """Without `auxiliary.vision`, the image is a part of the tool's result, and no other model is asked."""
     provider = await ask_agent(open_vision(auxiliary={}), ModelProfile())
@@ -216,6 +218,7 @@ async def test_a_main_model_that_sees_gets_the_image_itself(open_vision: OpenVis
     assert not eyes.requests
 
 
+@pytest.mark.services
 async def test_the_named_vision_model_wins_over_a_main_model_that_sees(
     open_vision: OpenVision, eyes: ScriptedModelServer
 ) -> None:

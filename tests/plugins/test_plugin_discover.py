@@ -340,6 +340,7 @@ print(json.dumps({
     assert seen["alias"] == "acme_plugin"
 
 
+@pytest.mark.services
 def test_a_folder_stands_in_for_an_installed_package_of_the_same_name(crib, site: Path):
     """The list shows the plugin that would be loaded: the one in the folder."""
     crib.write("acme", NOTHING)

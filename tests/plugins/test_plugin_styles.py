@@ -213,6 +213,7 @@ def write(crib):
             del sys.modules[name]
 
 
+@pytest.mark.quick_rows(3)
 @pytest.mark.parametrize("files", STYLES.values(), ids=STYLES)
 def test_a_plugin_in_this_style_loads(crib, write, files: dict[str, str]):
     """Its tool is registered, and nothing about it is a problem."""
@@ -401,6 +402,7 @@ REFUSALS: dict[str, tuple[dict[str, str], str]] = {
 WITHOUT_MANIFEST = ("a package", "no manifest")
 
 
+@pytest.mark.quick_rows(3)
 @pytest.mark.parametrize("case", REFUSALS)
 def test_a_plugin_that_cannot_load_says_exactly_why(crib, write, case: str):
     """The line, the reason, and what to do; no other plugin is affected."""

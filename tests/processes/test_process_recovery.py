@@ -108,6 +108,7 @@ async def test_orphans_are_ended_and_nothing_finished_is_lost(make_registry: Mak
     assert list((folder / "environments").iterdir()) == []
 
 
+@pytest.mark.services
 async def test_orphans_go_on_when_the_user_wants_that(make_registry: MakeRegistry, tmp_path: Path) -> None:
     """An adopted process is heard from its first line on, can be waited for and ended."""
     folder = tmp_path / "processes"

@@ -359,6 +359,7 @@ def test_a_frozen_clock_does_not_lengthen_the_wait(clock: Clock, hanging: Callab
     assert time.monotonic() - started < 20 * BOUND_SECONDS
 
 
+@pytest.mark.services
 def test_a_registry_that_goes_takes_its_thread_along() -> None:
     """Its idle worker keeps neither itself nor the registry alive."""
 
@@ -375,6 +376,7 @@ def test_a_registry_that_goes_takes_its_thread_along() -> None:
     assert not thread.is_alive()
 
 
+@pytest.mark.services
 def test_what_is_remembered_does_not_grow_for_ever(checker: AvailabilityChecker, clock: Clock) -> None:
     """Checks of tools that were replaced a thousand times are forgotten after their minute."""
     for _ in range(3000):

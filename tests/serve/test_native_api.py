@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 
 from tests.serve.agent_serving import CONFIG, RunningServer, events_of, serving
 from toolcrib.config.paths import Home
@@ -229,6 +230,7 @@ ODD_BODIES = [
 ]
 
 
+@pytest.mark.services
 async def test_odd_requests_are_refused_without_a_fault(home: Path) -> None:
     """Whatever is sent to whichever route, the answer is an error of the client, never of the server."""
     paths = [
@@ -256,6 +258,7 @@ async def test_odd_requests_are_refused_without_a_fault(home: Path) -> None:
     assert not [one for one in codes if not 400 <= one[1] < 500]
 
 
+@pytest.mark.services
 async def test_what_runs_did_goes_with_their_session(home: Path) -> None:
     """Events and stored answers of a deleted session are deleted; what it cost still counts, and a repeated request
     starts nothing. The same goes for a session that somebody deletes in the terminal, at the next start."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 
 from tests.serve.agent_serving import CONFIG, serving
 from tests.serve.test_native_api import follow, start, waiting
@@ -41,6 +42,7 @@ async def test_sessions_are_created_searched_and_exported(home: Path) -> None:
     assert (odd.status_code, empty.status_code) == (422, 422)
 
 
+@pytest.mark.services
 async def test_a_timeline_says_where_the_time_went(home: Path) -> None:
     async with serving(home, [calls("remove", {"path": "x"}), "done"]) as served, served.http() as http:
         run = await start(http)
@@ -140,6 +142,7 @@ async def test_jobs_over_the_api(home: Path) -> None:
     assert (odd.status_code, again.status_code, deleted.status_code, gone.status_code) == (422, 409, 200, 404)
 
 
+@pytest.mark.services
 async def test_memory_skills_costs_and_settings(home: Path) -> None:
     async with serving(home, ["hi"]) as served, served.http() as http:
         run = await start(http)

@@ -171,6 +171,7 @@ async def test_a_title_counts_for_the_cost_of_a_day(home: Path) -> None:
     assert codes == [200, 429]
 
 
+@pytest.mark.services
 async def test_a_held_run_goes_on_after_the_next_message(home: Path) -> None:
     """Without a stream, the question comes back as the answer; `/approve CODE` goes on with the run."""
     async with serving(home, [calls("remove", {"path": "build"}), "Removed."]) as served:
@@ -331,6 +332,7 @@ async def test_who_leaves_stops_the_run(home: Path) -> None:
     assert run.result.outcome == "interrupted"
 
 
+@pytest.mark.services
 async def test_a_client_that_does_not_read_holds_nothing_up(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Others are served beside it, and the server stops without a fault."""
     body = json.dumps({"messages": QUESTION, "stream": True}).encode()
@@ -372,6 +374,7 @@ async def test_who_leaves_without_a_stream_stops_the_run(home: Path, path: str, 
     assert run.result.outcome == "interrupted"
 
 
+@pytest.mark.services
 async def test_a_run_goes_on_for_the_client_that_stays(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stream that asked may be closed once another message has answered; the run works for that one."""
     async with serving(home, [calls("remove", {"path": "build"}), calls("wait"), "never"]) as served:

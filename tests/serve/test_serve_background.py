@@ -6,6 +6,7 @@ import asyncio
 import time
 from pathlib import Path
 
+import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import TextContent
@@ -17,6 +18,7 @@ from toolcrib.cron.store import JobStore
 LIMIT_SECONDS = 60.0
 
 
+@pytest.mark.services
 async def test_due_jobs_run_in_the_server(home: Path) -> None:
     async with serving(home) as served, served.http() as http:
         store = JobStore(home / "cron.db", owner="")

@@ -43,6 +43,7 @@ async def test_every_route_but_health_needs_the_token(home: Path) -> None:
     assert health.json()["status"] == "ok"
 
 
+@pytest.mark.quick_rows(3)
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
@@ -122,6 +123,7 @@ async def test_a_chat_token_reaches_no_sessions_of_the_terminal(home: Path) -> N
     assert left.title == ""
 
 
+@pytest.mark.services
 async def test_a_chat_token_reaches_no_runs_of_the_terminals_sessions(home: Path) -> None:
     """What the owner does in them over the server is neither read, answered, steered nor stopped."""
     async with serving(home, [calls("remove", {"path": "hidden"}), "ok"]) as served, served.http() as http:
@@ -216,6 +218,7 @@ async def test_a_slow_body_is_given_up(home: Path) -> None:
     assert response.status_code == 408
 
 
+@pytest.mark.quick_rows(2)
 @pytest.mark.parametrize("ending", ["", "Connection: close\r\n"])
 async def test_who_reads_nothing_loses_the_connection(home: Path, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
     """Connections are few, and the page is sent without a token: nobody may hold one by not reading."""

@@ -182,6 +182,7 @@ def test_a_hostile_note_is_found_inside_a_longer_one(note: str) -> None:
     assert threat_in(f"User likes tea.\n{note}\nUser lives in Brest.")
 
 
+@pytest.mark.quick_rows(3)
 @pytest.mark.parametrize(
     "piece",
     [

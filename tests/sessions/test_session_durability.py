@@ -66,6 +66,7 @@ def check_after_kill(store: SessionStore, session_id: str, said: list[str], worl
         assert status in (["", "unknown"] if happened else ["unknown", "never_run"])
 
 
+@pytest.mark.quick_rows(3)
 @pytest.mark.parametrize("seed", range(12))
 def test_a_killed_process_loses_nothing_that_it_was_told_is_safe(home: Path, store: SessionStore, seed: int) -> None:
     """Wherever the process is killed, no recorded result is lost and no effect is denied."""

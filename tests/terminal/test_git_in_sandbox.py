@@ -129,6 +129,7 @@ PLANTS = {
 }
 
 
+@pytest.mark.quick_rows(5)
 @pytest.mark.parametrize("name", PLANTS)
 def test_git_outside_runs_nothing_that_a_sandboxed_command_left(
     runtime: Runtime, work: Path, tmp_path: Path, name: str
@@ -172,6 +173,7 @@ def test_ordinary_work_with_git_goes_on_in_the_sandbox(runtime: Runtime, work: P
     assert "remote.origin.url" in settings
 
 
+@pytest.mark.services
 def test_what_a_background_process_plants_later_is_undone_while_it_runs(
     runtime: Runtime, work: Path, tmp_path: Path
 ) -> None:
@@ -204,6 +206,7 @@ def test_hooks_in_the_folder_that_the_settings_name_are_guarded(runtime: Runtime
     assert ".hooks/pre-commit" in answer["note"]
 
 
+@pytest.mark.services
 def test_settings_files_that_a_repository_includes_are_guarded(runtime: Runtime, work: Path, tmp_path: Path) -> None:
     """The person included a file of the work tree; a sandboxed command adds nothing to it that git runs."""
     (work / "shared.cfg").write_text("[user]\n\tname = Ada\n")

@@ -93,6 +93,7 @@ def test_a_command_that_takes_too_long_ends_with_all_it_started(run: Run) -> Non
     assert run("echo on")["output"] == "on"
 
 
+@pytest.mark.services
 async def test_overlapping_commands_can_be_cancelled_at_once(runtime: Runtime) -> None:
     """Each answers 130, nothing runs on, and the session keeps what it had."""
     await runtime.call("terminal", {"command": "export KEPT=1"})
@@ -195,6 +196,7 @@ INTERACTIVE = {
 }
 
 
+@pytest.mark.quick_rows(2)
 @pytest.mark.parametrize("name", INTERACTIVE)
 def test_pagers_editors_and_interpreters_are_given_back(approved: Runtime, name: str) -> None:
     """A program that waits for keys returns long before its time limit, with its screen and how to go on."""
@@ -383,6 +385,7 @@ def test_closing_a_session_closes_the_environments_of_its_tasks(runtime: Runtime
     assert [entry.spec.session for entry in terminal.environments.entries()] == ["other"]
 
 
+@pytest.mark.services
 def test_commands_do_not_inherit_ignored_signals(tmp_path: Path) -> None:
     """Ctrl-C and a hang-up reach commands of a toolcrib that was started with `nohup`, or by a script with `&`."""
     program = f"trap '' HUP INT QUIT; exec {sys.executable} -m toolcrib tools run terminal"

@@ -394,6 +394,7 @@ def test_a_large_file_that_only_lost_its_mode_gets_it_back(tmp_path: Path) -> No
         assert work.path("big").stat().st_mode & 0o777 == 0o640
 
 
+@pytest.mark.quick_rows(3)
 @pytest.mark.parametrize("text", ["text", ""])
 @pytest.mark.parametrize("steps", [(2,), (1, 1)], ids=["at once", "one by one"])
 @pytest.mark.parametrize("command", ["rm sub/f", "printf other > sub/f", "chmod -R go-r sub; mv sub/f g"])

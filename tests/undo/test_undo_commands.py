@@ -167,14 +167,8 @@ COMMANDS = [
 DIFF = "--- a/a.txt\n+++ b/a.txt\n@@ -1 +1 @@\n-alpha\n+patched\n"
 
 
-# One of each three suffices for the quick tests.
-SOME_LATER = [
-    command if number % 3 == 0 else pytest.param(command, marks=pytest.mark.services)
-    for number, command in enumerate(COMMANDS)
-]
-
-
-@pytest.mark.parametrize("command", SOME_LATER)
+@pytest.mark.quick_rows(6)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_is_undone_byte_for_byte(work: Work, command: str) -> None:
     """After an undo everything in the folder is what it was: contents, modes, links, empty folders."""
     fill(work.folder)

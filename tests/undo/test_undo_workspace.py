@@ -54,6 +54,7 @@ def fill(folder: Path, count: int = 40) -> None:
     (folder / "format.sh").write_text("find src -name '*.py' -type f | xargs sed -i 's/  */ /g'\n")
 
 
+@pytest.mark.quick_rows(2)
 @pytest.mark.parametrize(
     "command",
     ["make -s clean", "sh format.sh", "rm -rf src", f"{sys.executable} rewrite.py", "mv src old && mkdir src"],
@@ -102,6 +103,7 @@ def act(folder: Path, action: tuple[str, str, str, bytes]) -> None:
         pass
 
 
+@pytest.mark.services
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
@@ -342,6 +344,7 @@ def test_in_a_home_only_named_files_are_saved(tmp_path: Path, monkeypatch: pytes
 # Which commands are looked at
 
 
+@pytest.mark.quick_rows(3)
 @pytest.mark.parametrize(
     "command",
     [
@@ -558,6 +561,7 @@ def test_a_full_disk_stops_no_command(work: Work) -> None:
     assert work.tree() == cleaned
 
 
+@pytest.mark.services
 def test_a_command_that_was_cut_short_is_listed_with_what_it_did(work: Work) -> None:
     """The process died during a command: the next look finds what changed, and undoes it only by force."""
     work.path("a").write_text("before")

@@ -63,6 +63,7 @@ def guard(
     return AddressGuard(AddressRules.from_settings(settings), resolve)
 
 
+@pytest.mark.quick_rows(5)
 @pytest.mark.parametrize("form", refused_addresses.ALL)
 async def test_refused_forms_cause_no_connection(form: str, site: Site, connections: list[Any]) -> None:
     """Every form of a private, malformed or dangerous address is refused before anything is connected to."""

@@ -27,6 +27,7 @@ def test_one_worker_reads_many_pages() -> None:
     assert worker._process.poll() is not None
 
 
+@pytest.mark.services
 def test_a_page_that_takes_too_long_is_given_up() -> None:
     """A page that keeps its reader busy ends the worker, not the program; the next page has a new one."""
     reader = PageReader(seconds=1)

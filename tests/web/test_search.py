@@ -103,6 +103,7 @@ FAILURES: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.quick_rows(5)
 @pytest.mark.parametrize("failure", FAILURES)
 @BY_NAME
 async def test_every_failure_is_one_sentence(

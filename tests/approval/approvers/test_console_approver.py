@@ -340,6 +340,7 @@ def test_no_row_is_wider_than_the_terminal(tmp_path: Path, columns: int) -> None
     assert max(widths) > columns * 0.8
 
 
+@pytest.mark.services
 def test_megabyte_is_shown_in_parts_with_its_danger_and_whole_on_demand(tmp_path: Path) -> None:
     """A huge command cannot push its dangerous words out of sight; e shows all of it."""
     filler = "# " + "x" * 997 + "\n"

@@ -77,6 +77,7 @@ def test_generated_texts_are_read_as_others_read_them() -> None:
     assert [each for each in map(disagreement, texts) if each] == []
 
 
+@pytest.mark.services
 @needs_bash
 @needs_shfmt
 def test_labelled_commands_are_read_as_others_read_them() -> None:

@@ -89,7 +89,8 @@ def planted(seed: str, chance: random.Random) -> Iterator[str]:
             yield text
 
 
-@pytest.mark.parametrize("part", [0, 1, *(pytest.param(part, marks=pytest.mark.services) for part in (2, 3))])
+@pytest.mark.quick_rows(4)
+@pytest.mark.parametrize("part", range(4))
 def test_substitution_planted_anywhere_is_judged(part: int) -> None:
     """Wherever a shell could evaluate a substitution, the verdict is at least what its command deserves."""
     chance = random.Random(part)

@@ -118,6 +118,7 @@ GROWING = {
 }
 
 
+@pytest.mark.quick_rows(3)
 @pytest.mark.parametrize("name", REPEATED)
 def test_repeated_input_gets_a_verdict(name: str) -> None:
     """Any input gets a verdict, none of these a block, and the analyser does not fail on it."""
@@ -129,6 +130,7 @@ def test_repeated_input_gets_a_verdict(name: str) -> None:
     assert not [reason for reason in assessment.not_understood if "analyser failed" in reason]
 
 
+@pytest.mark.quick_rows(3)
 @pytest.mark.parametrize("name", NESTED)
 def test_long_code_gets_a_verdict(name: str) -> None:
     """Long code for an interpreter gets a verdict, too."""
@@ -140,6 +142,7 @@ def test_long_code_gets_a_verdict(name: str) -> None:
     assert not [reason for reason in assessment.not_understood if "analyser failed" in reason]
 
 
+@pytest.mark.quick_rows(3)
 @pytest.mark.parametrize("name", READ_AGAIN)
 def test_work_that_is_asked_for_again_and_again_is_counted(name: str) -> None:
     """Short commands that each cause much work use up what a command line is worth, and the answer is a question."""
@@ -149,6 +152,7 @@ def test_work_that_is_asked_for_again_and_again_is_counted(name: str) -> None:
     assert analyse(start + again * 600).not_understood == ("the command line has too many commands",)
 
 
+@pytest.mark.quick_rows(3)
 @pytest.mark.parametrize("name", GROWING)
 def test_time_grows_with_the_input_and_not_with_its_square(name: str) -> None:
     """Four times the input takes about four times as long; sixteen times would be too long at the limits."""

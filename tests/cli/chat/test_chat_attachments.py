@@ -61,6 +61,7 @@ def test_a_secret_is_not_attached_without_the_persons_yes(home: Path) -> None:
     assert "THE KEY" not in session_text(home)
 
 
+@pytest.mark.services
 def test_an_own_command_runs_at_once_and_goes_along_with_the_next_message(home: Path) -> None:
     """No approval is asked for, the exit code is shown, and catastrophic commands stay blocked."""
     work = home.parent / "work"
@@ -111,6 +112,7 @@ def test_piped_text_goes_along_with_the_question(toolcrib: Program) -> None:
     ).replace("\\'", "'")
 
 
+@pytest.mark.services
 def test_what_is_no_text_is_named_with_the_reason(home: Path) -> None:
     """A named pipe, a link to a device and a binary file are not silently dropped; a long list says so."""
     work = home.parent / "work"

@@ -18,6 +18,7 @@ def line_with(text: str, part: str) -> str:
     return next(line for line in text.splitlines() if part in line)
 
 
+@pytest.mark.services
 def test_a_command_that_fails_is_marked_with_its_exit_code(home: Path) -> None:
     """The tool worked, but the command did not; one that found nothing has not failed."""
     steps = [run("exit 3"), run("echo hay | grep needle"), run("true"), {"say": "All done."}]
@@ -36,6 +37,7 @@ def test_a_command_that_fails_is_marked_with_its_exit_code(home: Path) -> None:
         assert "exit" not in fine
 
 
+@pytest.mark.services
 def test_an_interrupted_command_is_marked_as_stopped_and_nothing_is_stopping_any_more(home: Path) -> None:
     """Ctrl-C is neither a success nor a failure, and the status line says what is true now."""
     with ChatProgram(make_home(home, [run("echo begun; sleep 600"), {"say": "never"}])) as chat:
@@ -53,6 +55,7 @@ def test_an_interrupted_command_is_marked_as_stopped_and_nothing_is_stopping_any
         assert "stopping" not in chat.visible
 
 
+@pytest.mark.services
 def test_the_last_lines_of_an_output_are_shown_and_the_rest_on_request(home: Path) -> None:
     """Eight lines by default; Ctrl-O expands the latest call, /show any of them."""
     steps = [run("seq 101 120"), run("echo short"), {"say": "All done."}]
@@ -70,6 +73,7 @@ def test_the_last_lines_of_an_output_are_shown_and_the_rest_on_request(home: Pat
         assert "│ 101\n" in chat.wait_for("1. 💻 terminal  seq 101 120", "│ 112")
 
 
+@pytest.mark.services
 def test_the_number_of_shown_lines_is_a_setting_and_a_long_output_is_counted_in_full(home: Path) -> None:
     """What is too long for the model is still counted, and expanded from its file."""
     config = "chat:\n  output_lines: 2\n"
@@ -103,6 +107,7 @@ def test_the_output_of_a_running_command_is_shown_while_it_runs(home: Path, gate
         assert "lines above" not in chat.visible
 
 
+@pytest.mark.services
 def test_a_plan_is_a_checklist_when_it_changes_and_a_line_while_work_goes_on(home: Path, gate: Path) -> None:
     """The same plan is not drawn twice; what is done is ticked."""
 
@@ -146,6 +151,7 @@ def test_what_is_steered_too_late_is_shown_and_dropped(home: Path, gate: Path) -
     assert "only the tests in core" not in session_text(home)
 
 
+@pytest.mark.quick_rows(2)
 @pytest.mark.parametrize("heals", [True, False])
 def test_a_request_that_is_retried_leaves_one_line_at_most(home: Path, heals: bool) -> None:
     """The retries are counted in place; only a failure of all of them stays, with their number."""

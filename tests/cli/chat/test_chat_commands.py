@@ -6,6 +6,8 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.cli.chat.chat_program import CTRL_C, DOWN, ChatProgram, make_home, session_text, slow_call
 
 RAW_SERVER = Path(__file__).parents[2] / "mcp" / "servers" / "raw_server.py"
@@ -54,6 +56,7 @@ COMMANDS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 
 
+@pytest.mark.services
 def test_a_command_shows_what_it_is_for(home: Path) -> None:
     """Each command answers at once, also in a chat in which nothing has happened yet."""
     with ChatProgram(make_home(home, []), columns=100) as chat:
@@ -67,6 +70,7 @@ def test_a_command_shows_what_it_is_for(home: Path) -> None:
         assert chat.leave() == 0
 
 
+@pytest.mark.services
 def test_mcp_shows_reloads_and_reconnects_servers(home: Path) -> None:
     """Servers stand with their state; a changed config is read, and one server is connected anew."""
     server = {"command": sys.executable, "args": ["-S", "-E", str(RAW_SERVER)], "trust": "all"}
@@ -96,6 +100,7 @@ def test_exit_leaves(home: Path) -> None:
         assert chat.exit_code() == 0
 
 
+@pytest.mark.services
 def test_a_path_is_no_command(home: Path, tmp_path: Path) -> None:
     """A message that begins with the path of a file is a message."""
     file = tmp_path / "notes.txt"
@@ -175,6 +180,7 @@ def test_undo_takes_back_the_exchange_and_puts_files_back(home: Path, tmp_path: 
         chat.wait_for("nothing to undo")
 
 
+@pytest.mark.services
 def test_undo_of_many_files_is_short_and_says_that_head_stays(home: Path, tmp_path: Path) -> None:
     """The end of a long list is counted, and what undo cannot restore is told."""
     work = tmp_path / "work"
@@ -199,6 +205,7 @@ def test_undo_of_many_files_is_short_and_says_that_head_stays(home: Path, tmp_pa
     assert {file.read_text() for file in files} == {"old"}
 
 
+@pytest.mark.services
 def test_undo_does_not_offer_what_something_else_changed_meanwhile(home: Path, tmp_path: Path) -> None:
     """A file that an editor wrote while a command ran is named as such, and stays."""
     work = tmp_path / "work"
@@ -271,6 +278,7 @@ def test_after_a_resume_undo_offers_what_the_summary_named(home: Path, tmp_path:
     assert not file.exists()
 
 
+@pytest.mark.services
 def test_leaving_names_the_files_that_were_changed(home: Path, tmp_path: Path) -> None:
     """Whoever leaves reads which files the session changed and how to take that back."""
     file = tmp_path / "work" / "new.txt"
@@ -287,6 +295,7 @@ def test_leaving_names_the_files_that_were_changed(home: Path, tmp_path: Path) -
         assert "/undo" in chat.text
 
 
+@pytest.mark.services
 def test_commands_of_plugins_run_and_cannot_take_the_place_of_ours(home: Path) -> None:
     """A plugin's command is listed and answered; one that fails says so; `/exit` stays ours."""
     folder = home / "plugins" / "greeter"
@@ -323,6 +332,7 @@ def test_a_command_that_cannot_run_now_says_so(home: Path, gate: Path) -> None:
         chat.wait_for("Done.")
 
 
+@pytest.mark.services
 def test_a_failing_model_is_told_in_a_sentence_and_the_chat_goes_on(home: Path) -> None:
     """What the provider says reaches the person, and the next question is asked."""
     steps = [{"fail": "the quota is used up; wait a day", "kind": "quota"}, {"say": "Better now."}]

@@ -60,6 +60,7 @@ def test_leaving_says_how_to_resume_and_the_session_goes_on(home: Path) -> None:
         assert chat.leave() == 0
 
 
+@pytest.mark.quick_rows(2)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_end_leaves_the_terminal_in_order(home: Path, gate: Path, number: signal.Signals) -> None:
     """The work is stopped, the session is kept, and the exit code tells of the signal."""
@@ -91,6 +92,7 @@ def test_a_signal_at_the_approval_prompt_ends_the_chat_without_an_answer(home: P
         assert (work / "build").exists()
 
 
+@pytest.mark.services
 def test_a_closed_window_ends_the_work(home: Path, gate: Path) -> None:
     """Nothing goes on without its person, and nothing is left to be seen by nobody."""
     with ChatProgram(make_home(home, [slow_call(gate)])) as chat:

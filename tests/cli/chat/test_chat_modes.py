@@ -48,6 +48,7 @@ def test_ask_mode_shows_each_edit_as_a_diff_and_asks(home: Path) -> None:
     assert file.read_text() == "other line\n"
 
 
+@pytest.mark.services
 def test_auto_edit_mode_edits_the_workspace_and_shows_a_diff_before_a_write_outside(home: Path) -> None:
     """Edits in the workspace run; elsewhere the person sees the change itself."""
     outside = home.parent / "elsewhere.txt"
@@ -93,6 +94,7 @@ def test_plan_mode_changes_nothing_until_the_plan_is_accepted(home: Path) -> Non
     assert "The plan is accepted." in session_text(home)
 
 
+@pytest.mark.services
 def test_the_status_line_counts_what_each_request_carries(home: Path) -> None:
     """The system prompt and the tools fill the context too, when the model reports no tokens or none yet."""
     with ChatProgram(make_home(home, [{"say": "Hello."}])) as chat:
@@ -106,6 +108,7 @@ def test_the_status_line_counts_what_each_request_carries(home: Path) -> None:
         assert "k tokens (" in status_line(chat)
 
 
+@pytest.mark.services
 def test_the_checklist_does_not_stand_between_a_question_and_its_answers(home: Path) -> None:
     """While the person chooses, only the choices are below the question."""
     todos = [{"id": "1", "content": "look around", "status": "in_progress"}]
@@ -119,6 +122,7 @@ def test_the_checklist_does_not_stand_between_a_question_and_its_answers(home: P
         chat.wait_until(lambda text: "▶ look around" in text.partition("Carry out this plan?")[2], "the checklist")
 
 
+@pytest.mark.services
 def test_a_plan_can_be_rejected_with_words_or_edited(home: Path) -> None:
     """Any other answer goes back to the planning agent; editing puts the plan into the input line."""
     steps = [{"say": "1. First draft."}, {"say": "1. Second draft."}, {"say": "Carried out."}]
@@ -157,6 +161,7 @@ def test_shift_tab_goes_through_the_modes_also_while_the_agent_works(home: Path)
     assert not (home.parent / "work" / "a.txt").exists()
 
 
+@pytest.mark.services
 def test_the_command_can_be_edited_before_it_runs(home: Path) -> None:
     """It runs as the person wrote it, and the model is told."""
     work = home.parent / "work"
@@ -232,6 +237,7 @@ def test_an_unknown_cost_is_said_to_be_unknown(home: Path) -> None:
         assert "· cost unknown ·" in status_line(chat)
 
 
+@pytest.mark.quick_rows(2)
 @pytest.mark.parametrize(
     ("how", "sent"), [("bell", b"\x07"), ("osc9", b"\x1b]9;toolcrib needs your approval: recursive")]
 )

@@ -9,6 +9,8 @@ import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import pytest
+
 from tests.cli.chat.chat_program import CTRL_O, ChatProgram, make_home, session_text
 from toolcrib.agent.prompt_commands import filled_in
 from toolcrib.cli.chat.picker import Picker, PickerRow
@@ -51,6 +53,7 @@ def test_a_session_is_picked_and_replayed_folded(home: Path) -> None:
     assert "Whales sing." in replayed
 
 
+@pytest.mark.services
 def test_a_replay_shows_how_each_call_ended(home: Path) -> None:
     """What failed or was refused is no success when the session is shown again."""
     steps = [
@@ -92,6 +95,7 @@ class ModelList(BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.services
 def test_all_models_of_configured_providers_can_be_picked(home: Path) -> None:
     """/model asks each provider; a filter and Enter switch, Escape changes nothing; the list is kept."""
     server = HTTPServer(("127.0.0.1", 0), ModelList)
@@ -120,6 +124,7 @@ def test_all_models_of_configured_providers_can_be_picked(home: Path) -> None:
     assert "small-one" in (home / "cache" / "models.json").read_text()
 
 
+@pytest.mark.services
 def test_the_last_answer_is_copied_and_the_session_exported(home: Path) -> None:
     """/copy reaches the terminal's clipboard; /export writes Markdown or JSON and never overwrites."""
     make_home(home, [{"say": "Forty-two."}])
@@ -147,6 +152,7 @@ def test_the_last_answer_is_copied_and_the_session_exported(home: Path) -> None:
     assert json.loads((work / "a.json").read_text())["messages"][-1]["content"] == "Forty-two."
 
 
+@pytest.mark.services
 def test_markdown_files_are_commands_and_a_projects_only_where_it_is_trusted(home: Path) -> None:
     """The person is asked once about the project's; their own need no question and are read again when they change."""
     make_home(home, [{"say": "Reviewed."}, {"say": "Shipped."}])

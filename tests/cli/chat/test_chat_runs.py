@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.cli.chat.chat_program import ALT_B, CTRL_C, ESC, ChatProgram, make_home, session_text, slow_call
 from tests.cli.chat.stream_server import StreamServer
 
@@ -26,6 +28,7 @@ def test_an_answer_is_rendered_block_by_block(home: Path) -> None:
         assert "❯ hello" in shown
 
 
+@pytest.mark.services
 def test_text_is_shown_while_it_is_written_and_blocks_as_they_are_complete(home: Path) -> None:
     """The block that grows stands above the input line; a complete one is printed for good, once."""
     with StreamServer() as server:
@@ -86,6 +89,7 @@ def test_an_interrupt_in_the_middle_of_an_answer_keeps_the_session(home: Path) -
             assert any("Half an ans" in str(message["content"]) for message in second["messages"])
 
 
+@pytest.mark.services
 def test_esc_stops_the_agent_and_leaves_a_question(home: Path, tmp_path: Path) -> None:
     """Also twice, which never exits; an Alt combination is no Esc."""
     steps = [{"call": "write_text", "arguments": {"path": "a.txt"}}, {"say": "Written."}, slow_call(tmp_path / "gate")]
@@ -112,6 +116,7 @@ def test_esc_stops_the_agent_and_leaves_a_question(home: Path, tmp_path: Path) -
     assert (home.parent / "work" / "a.txt").exists()
 
 
+@pytest.mark.services
 def test_thoughts_are_folded_to_a_line_until_they_are_wanted(home: Path) -> None:
     """Reasoning is one dim line; after /reasoning it is shown in full."""
     with StreamServer() as server:
@@ -151,6 +156,7 @@ def test_a_running_tool_is_shown_and_a_finished_one_is_a_line(home: Path, gate: 
         assert "✓ 🐌 slow" in shown
 
 
+@pytest.mark.services
 def test_a_failed_call_says_why_and_no_control_character_gets_through(home: Path) -> None:
     """The first line of the error stands beside the call; what a tool writes cannot recolour the terminal."""
     steps = [{"call": "broken", "arguments": {"path": "mars"}}, {"say": "Oh."}]
@@ -177,6 +183,7 @@ def test_a_diff_in_a_result_is_shown_in_colour(home: Path) -> None:
         assert b"\x1b[32m  +new line" in chat.raw
 
 
+@pytest.mark.services
 def test_what_tools_print_by_themselves_does_not_run_into_the_input_line(home: Path) -> None:
     """Output of a tool and of its child processes becomes lines above the input line."""
     with ChatProgram(make_home(home, [{"call": "chatty"}, {"say": "Said."}])) as chat:
@@ -302,6 +309,7 @@ def test_a_question_of_the_agent_is_answered_in_the_input_line(home: Path) -> No
     assert "blue" in session_text(home)
 
 
+@pytest.mark.services
 def test_a_resize_in_the_middle_of_work_leaves_a_clean_screen(home: Path, gate: Path) -> None:
     """After the window was made narrow and wide again there is one input line and nothing broken."""
     with ChatProgram(make_home(home, [slow_call(gate), {"say": "All done."}])) as chat:

@@ -30,6 +30,7 @@ STYLED = re.compile(rb"\x1b\[([0-9;]*)m")
 NOT_COLOURS = {b"", b"0", b"1", b"2", b"3", b"4", b"7"}
 
 
+@pytest.mark.services
 def test_without_colour_nothing_is_coloured_and_code_keeps_its_fences(home: Path) -> None:
     """NO_COLOR is obeyed in what is printed and in what is drawn."""
     answer = "Some `code`:\n\n```python\nx = 1\n```\n\nEnd."
@@ -45,6 +46,7 @@ def test_without_colour_nothing_is_coloured_and_code_keeps_its_fences(home: Path
         assert codes <= NOT_COLOURS
 
 
+@pytest.mark.quick_rows(2)
 @pytest.mark.parametrize("columns", [40, 80])
 def test_everything_fits_into_a_narrow_terminal(home: Path, gate: Path, columns: int) -> None:
     """No row of the input area is wider than the terminal, and long texts are folded at words."""
@@ -156,6 +158,7 @@ def test_questions_from_a_file_work_too(home: Path, tmp_path: Path) -> None:
     assert (done.stdout, done.returncode) == ("One.\n\nTwo.\n\n", 0)
 
 
+@pytest.mark.services
 def test_without_any_input_the_chat_ends_at_once(home: Path) -> None:
     """Standard input may be /dev/null, which no event loop can wait for either."""
     make_home(home, [{"say": "Never."}])
@@ -213,6 +216,7 @@ def test_nobody_can_be_asked_through_a_pipe(home: Path) -> None:
     assert "no user can answer" in session_text(home)
 
 
+@pytest.mark.quick_rows(2)
 @pytest.mark.parametrize(
     ("after", "is_kept", "told"),
     [
@@ -239,6 +243,7 @@ def test_undo_through_a_pipe_takes_its_answer_from_the_next_line(
     assert file.exists() is is_kept
 
 
+@pytest.mark.services
 def test_the_end_of_a_background_process_is_told_between_turns(home: Path, gate: Path) -> None:
     """While nothing is worked on a line tells of it; the agent hears of it with the next question."""
     command = f"until [ -e {gate} ]; do sleep 0.05; done; echo built"
@@ -281,6 +286,7 @@ def test_leaving_names_the_background_processes_that_run(home: Path, gate: Path)
         assert not Path(f"/proc/{pid_file.read_text().strip()}").exists()
 
 
+@pytest.mark.services
 def test_a_tool_file_that_was_saved_counts_from_the_next_turn(home: Path) -> None:
     """One dim line says that it was reloaded, or why it was not."""
     with ChatProgram(make_home(home, [{"say": "One."}, {"say": "Two."}])) as chat:
@@ -297,6 +303,7 @@ def test_a_tool_file_that_was_saved_counts_from_the_next_turn(home: Path) -> Non
         chat.wait_for("was not reloaded", "half written", "Two.")
 
 
+@pytest.mark.services
 def test_images_that_a_message_names_are_sent_along(home: Path, tmp_path: Path) -> None:
     """A path of an image becomes an image in the request, and a line says so."""
     work = tmp_path / "work"
@@ -352,6 +359,7 @@ def wait_for_file(chat: ChatProgram, path: Path) -> None:
         select.select([], [], [], 0.02)
 
 
+@pytest.mark.services
 def test_the_chat_asks_once_whether_to_follow_the_instructions_of_a_project(home: Path, tmp_path: Path) -> None:
     """A yes is remembered for the folder, and the next chat there starts without a question."""
     project = tmp_path / "cloned"

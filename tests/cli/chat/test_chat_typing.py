@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.cli.chat.chat_program import (
     ALT_ENTER,
     CTRL_C,
@@ -67,6 +69,7 @@ def test_what_waits_comes_back_to_the_input_line_when_the_work_is_stopped(home: 
         chat.wait_for("Later.")
 
 
+@pytest.mark.services
 def test_pasted_lines_are_not_sent_until_enter(home: Path) -> None:
     """A paste of several lines stays in the input line with its line breaks; Enter sends it as one message."""
     with ChatProgram(make_home(home, [{"say": "Got it."}])) as chat:
@@ -82,6 +85,7 @@ def test_pasted_lines_are_not_sent_until_enter(home: Path) -> None:
     assert "first line\\nsecond line\\nthird line" in session_text(home)
 
 
+@pytest.mark.services
 def test_more_lines_by_alt_enter_and_by_a_backslash(home: Path) -> None:
     """Alt-Enter and a trailing backslash begin a new line instead of sending."""
     with ChatProgram(make_home(home, [{"say": "Got it."}])) as chat:
@@ -96,6 +100,7 @@ def test_more_lines_by_alt_enter_and_by_a_backslash(home: Path) -> None:
     assert "one\\ntwo\\nthree" in session_text(home)
 
 
+@pytest.mark.services
 def test_the_input_line_can_be_written_in_the_editor(home: Path, tmp_path: Path) -> None:
     """Ctrl-X Ctrl-E opens $EDITOR with what was typed; what it saves is in the input line."""
     editor = tmp_path / "editor.sh"
@@ -117,6 +122,7 @@ def test_the_input_line_can_be_written_in_the_editor(home: Path, tmp_path: Path)
     assert "begunand more" in session_text(home)
 
 
+@pytest.mark.services
 def test_history_comes_back_with_the_arrow_and_by_search_in_a_later_chat(home: Path) -> None:
     """What was entered is kept in the home, for its owner alone."""
     with ChatProgram(make_home(home, [{"say": "Yes."}, {"say": "Also."}])) as chat:
