@@ -324,33 +324,50 @@ def system_folders() -> list[Path]:
 
 def private_paths(folder: Path, depth: int) -> Iterator[Path]:
     """Paths that only their owner may read. Root owns nearly all of them, and root in a sandbox is still root."""
-    if os.geteuid() != 0 or depth == 0:
+    if os.geteuid() == 0:
+        yield from map(Path, _private_names(str(folder), depth))
+
+
+def _private_names(folder: str, depth: int) -> Iterator[str]:
+    # Of names and not of paths: /etc has thousands, and each sandbox looks at all of them.
+    if depth == 0:
         return
     try:
-        entries = sorted(folder.iterdir())
+        with os.scandir(folder) as found:
+            entries = sorted(found, key=lambda entry: entry.name)
     except OSError:
         return
     for entry in entries:
-        mode = entry.lstat().st_mode
+        if entry.is_symlink():
+            continue
+        mode = entry.stat(follow_symlinks=False).st_mode
         if stat.S_ISDIR(mode):
             if mode & stat.S_IXOTH and mode & stat.S_IROTH:
-                yield from private_paths(entry, depth - 1)
+                yield from _private_names(entry.path, depth - 1)
             else:
-                yield entry
+                yield entry.path
         elif stat.S_ISREG(mode) and not mode & stat.S_IROTH:
-            yield entry
+            yield entry.path
 
 
 def parts_without(folder: Path, hidden: Sequence[Path]) -> Iterator[Path]:
     """The largest parts of a folder that contain nothing hidden."""
+    names = {str(path) for path in hidden}
+    above = {str(parent) for path in hidden for parent in path.parents}
+    yield from map(Path, _names_without(str(folder), names, above))
+
+
+def _names_without(folder: str, hidden: set[str], above: set[str]) -> Iterator[str]:
     if folder in hidden:
         return
-    if not any(path.is_relative_to(folder) for path in hidden):
+    if folder not in above:
         yield folder
         return
-    for entry in sorted(folder.iterdir()):
+    with os.scandir(folder) as found:
+        entries = sorted(found, key=lambda entry: entry.name)
+    for entry in entries:
         if not entry.is_symlink():
-            yield from parts_without(entry, hidden)
+            yield from _names_without(entry.path, hidden, above)
 
 
 def _home(given: Path | None) -> Path:
