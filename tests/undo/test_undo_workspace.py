@@ -331,13 +331,15 @@ def test_in_a_home_only_named_files_are_saved(tmp_path: Path, monkeypatch: pytes
     """The record says why, and the files that the command names are undone."""
     with working_in(tmp_path) as work:
         monkeypatch.setenv("HOME", str(work.folder))
-        monkeypatch.setattr(Workspace, "scan", lambda *_, **__: pytest.fail("the home was scanned"))
-        work.path("a").write_text("a")
+        for name in ("a", "b"):
+            work.path(name).write_text(name)
+        work.path("Makefile").write_text("clean:\n\t@rm b\n")
 
-        work.run("rm a; make -s missing")
+        work.run("rm a; make -s clean")
         undone = work.history.undo_calls(SESSION)
 
         assert names(undone.files) == ["a"]
+        assert not work.path("b").exists()
         assert any("home folder" in note for note in work.notes())
 
 
