@@ -128,6 +128,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     request_seconds: float = REQUEST_SECONDS
     stall_seconds: float = STALL_SECONDS
+    max_connections: int = MAX_CONNECTIONS
     websockets: Literal["none", "websockets-sansio"] = "none"
     certificate: str = ""
     """A file with the TLS certificate; empty serves plain HTTP."""
@@ -151,7 +152,7 @@ async def serve_app(
         ws=options.websockets,
         lifespan="on",
         backlog=BACKLOG,
-        limit_concurrency=_connection_limit(),
+        limit_concurrency=_connection_limit(options.max_connections),
         timeout_graceful_shutdown=GRACEFUL_SECONDS,
         ssl_certfile=options.certificate or None,
         ssl_keyfile=options.key or None,
@@ -179,12 +180,12 @@ async def _stopping_on(
         group.cancel_scope.cancel()
 
 
-def _connection_limit() -> int:
+def _connection_limit(wanted: int) -> int:
     """How many connections we can serve: each needs a file descriptor, and so do the commands of calls."""
     if sys.platform == "win32":
-        return MAX_CONNECTIONS
+        return wanted
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MAX_CONNECTIONS if files == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, files // 2)
+    return wanted if files == resource.RLIM_INFINITY else min(wanted, files // 2)
 
 
 def _timeout_protocol(request_seconds: float, stall_seconds: float) -> type[H11Protocol]:

@@ -220,13 +220,12 @@ async def test_a_slow_body_is_given_up(home: Path) -> None:
 
 @pytest.mark.quick_rows(2)
 @pytest.mark.parametrize("ending", ["", "Connection: close\r\n"])
-async def test_who_reads_nothing_loses_the_connection(home: Path, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+async def test_who_reads_nothing_loses_the_connection(home: Path, ending: str) -> None:
     """Connections are few, and the page is sent without a token: nobody may hold one by not reading."""
-    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 2)
     listening, stop = http_server.open_socket("127.0.0.1", 0, "another port"), asyncio.Event()
     # A small buffer, as over a slow network.
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    options = http_server.ServerOptions(request_seconds=0.2, stall_seconds=0.2)
+    options = http_server.ServerOptions(request_seconds=0.2, stall_seconds=0.2, max_connections=2)
     settings = load_settings(Home(home))
     server = AgentServer(settings, ServerTokens(settings.home), model=ScriptedProvider(()))
     url = http_server.base_url(listening)

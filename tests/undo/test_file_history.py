@@ -428,11 +428,8 @@ def test_a_large_file_that_was_moved_is_moved_back(tmp_path: Path) -> None:
         assert work.tree() == before
 
 
-def test_the_oldest_sessions_are_dropped_when_the_store_is_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_oldest_sessions_are_dropped_when_the_store_is_full(tmp_path: Path) -> None:
     """The latest session can be undone, the others are forgotten; there is never much more than the limit."""
-    monkeypatch.setattr(store, "CHECKED_BYTES", 10_000)
     with working_in(tmp_path, "undo:\n  max_total_mb: 0.3\n") as work:
         for number in range(12):
             work.path("a").write_bytes(os.urandom(50_000))

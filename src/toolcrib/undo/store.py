@@ -37,8 +37,8 @@ UNDO, REDO = "toolcrib undo", "toolcrib redo"
 MEGABYTE = 1_000_000
 LARGE_BYTES = 128_000
 """Contents from this size on are files of their own, because SQLite takes longer to write them."""
-CHECKED_BYTES = 50_000_000
-"""Each time the store has grown by this much, its size is checked."""
+CHECKED_SHARE = 1 / 40
+"""Each time the store has grown by this share of its limit, its size is checked."""
 ROOM_LEFT = 0.8
 """The store is pruned to this share of its limit, because pruning takes a while."""
 DROPPED = "its copy was dropped to make room for newer ones"
@@ -210,7 +210,7 @@ class UndoStore:
         """One transaction; with `wait`, it survives a power cut, too."""
         with self._database.write(durable=wait) as connection:
             yield connection
-        if self._added > CHECKED_BYTES:
+        if self._added > self.settings.max_total_mb * MEGABYTE * CHECKED_SHARE:
             self._added = 0
             self._prune()
 
