@@ -68,8 +68,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Leave most rows of long tables to `make test-all`, and cap the examples that a test draws."""
     rows, call = item.get_closest_marker("quick_rows"), getattr(item, "callspec", None)
     # The parameters of a table share the number of their row; a fixture has few values beside it.
-    if rows and call and max(call.indices.values()) % rows.args[0]:
+    is_later = rows and call and max(call.indices.values()) % rows.args[0]
+    if is_later and not item.get_closest_marker("services"):
         item.add_marker("services")
+        # It needs time and no service: a row whose program is not installed may still be skipped.
+        item.add_marker("may_skip")
     if settings.get_current_profile_name() != "quick":
         return
     function, machine = getattr(item, "function", None), getattr(item, "cls", None)
