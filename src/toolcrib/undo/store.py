@@ -99,12 +99,15 @@ STEPS = (
             "ALTER TABLE workspaces ADD COLUMN tree BLOB NOT NULL DEFAULT x''",
         )
     ),
+    Migration(("DELETE FROM workspaces",)),
 )
-_encode = msgspec.msgpack.Encoder().encode
+encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(FileState).decode
-decode_tree = msgspec.msgpack.Decoder(dict[bytes, FileState]).decode
-"""Reads what a scan found in a workspace."""
-encode_tree = _encode
+Changes = dict[str, tuple[FileState, FileState]]
+"""What was at each changed path, and what is there now."""
+Tree = dict[bytes, dict[bytes, FileState]]
+"""What is in each folder of a workspace, by name; folders of what git ignores have a slash in front."""
+decode_tree = msgspec.msgpack.Decoder(Tree).decode
 
 
 class UndoStoreError(ToolcribError):
@@ -293,19 +296,19 @@ class UndoStore:
                 _about(start),
             ),
         )
-        rows = [(start.id, os.fsencode(path), _encode(state)) for path, state in states.items()]
+        rows = [(start.id, os.fsencode(path), encode(state)) for path, state in states.items()]
         connection.executemany("INSERT INTO changes (call, path, before) VALUES (?, ?, ?)", rows)
 
     def end(
         self,
         connection: sqlite3.Connection,
         call: str,
-        after: Mapping[str, tuple[FileState, FileState]],
+        after: Changes,
         notes: Sequence[str] = (),
     ) -> None:
         """Record the states before and after a call; one that changed nothing is forgotten."""
         rows = [
-            (call, os.fsencode(path), _encode(old), _encode(new))
+            (call, os.fsencode(path), encode(old), encode(new))
             for path, (old, new) in after.items()
             if not old.is_same(new)
         ]
@@ -346,7 +349,7 @@ class UndoStore:
         self,
         connection: sqlite3.Connection,
         workspace: str,
-        changes: Mapping[str, tuple[FileState, FileState]],
+        changes: Changes,
         ended: Iterable[str] = (),
     ) -> None:
         """Add what a scan found to every call that is running in the workspace, and close those that are over."""
@@ -367,7 +370,7 @@ class UndoStore:
                 for path, (old, new) in changes.items():
                     raw, is_own = os.fsencode(path), path in above or is_below(path, named)
                     is_during = not is_own and (is_shared or raw in others)
-                    rows.append((call, raw, _encode(old), _encode(new), is_during))
+                    rows.append((call, raw, encode(old), encode(new), is_during))
                 connection.executemany(
                     "INSERT INTO changes (call, path, before, after, is_during) VALUES (?, ?, ?, ?, ?) ON CONFLICT "
                     "(call, path) DO UPDATE SET after = excluded.after, is_during = is_during OR excluded.is_during",
@@ -486,7 +489,7 @@ class UndoStore:
                 for state in (_decode(before), _decode(after) if after is not None else MISSING)
             }
             for (tree,) in connection.execute("SELECT tree FROM workspaces WHERE version > 0"):
-                used.update(state.digest for state in decode_tree(tree).values())
+                used.update(state.digest for names in decode_tree(tree).values() for state in names.values())
             stored = [digest for (digest,) in connection.execute("SELECT digest FROM contents")]
             gone = [(digest,) for digest in stored if digest not in used]
             connection.executemany("DELETE FROM contents WHERE digest = ?", gone)
