@@ -142,7 +142,7 @@ def read_state(
 
 
 if sys.platform != "win32":
-    from toolcrib.environments.host_paths import FolderEntry, open_entry
+    from toolcrib.environments.host_paths import FolderEntry, open_entry, writer_of
 
 
 class LocalFiles:
@@ -257,9 +257,7 @@ def _unlink(spot: FolderEntry) -> None:
 def _write(spot: FolderEntry, state: FileState, content: bytes) -> None:
     descriptor = spot.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_FILE)
     try:
-        left = memoryview(content)
-        while left:
-            left = left[os.write(descriptor, left) :]
+        writer_of(content)(descriptor)
         _give(descriptor, state)
     finally:
         os.close(descriptor)

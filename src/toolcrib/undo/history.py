@@ -12,11 +12,12 @@ from pathlib import Path
 
 from toolcrib.config.os_errors import current_folder
 from toolcrib.config.settings import UndoSettings
+from toolcrib.core.context import TerminalPort
 from toolcrib.core.errors import ToolcribError, UnknownName
 from toolcrib.undo.files import FileState, LocalFiles
 from toolcrib.undo.path_snapshot import PathSnapshot
 from toolcrib.undo.records import CallRecord, ChangedFile, changes_of, kind_of, records_of, without_implied
-from toolcrib.undo.remote_files import SnapshotFiles, Terminal, reopen_environment
+from toolcrib.undo.remote_files import SnapshotFiles, reopen_environment
 from toolcrib.undo.restore import Restoration, UndoneFile
 from toolcrib.undo.store import REDO, UNDO, StoredCall, StoredChange, UndoStore, is_below
 from toolcrib.undo.workspace import Workspace
@@ -49,7 +50,7 @@ class FileHistory:
         folder: Path,
         settings: UndoSettings | None = None,
         *,
-        terminal: Callable[[], Terminal] | None = None,
+        terminal: Callable[[], TerminalPort] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.store = UndoStore(folder, settings, clock=clock)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from toolcrib.config.os_errors import reason_of
 from toolcrib.undo.files import MISSING, FileState
 from toolcrib.undo.remote_files import SnapshotFiles
 from toolcrib.undo.store import MEGABYTE, UndoStore, is_below
@@ -26,17 +27,19 @@ NOT_HOME = "undo does not save a whole home folder"
 class UndoScope:
     """Which named paths undo covers."""
 
-    excluded: tuple[str, ...] = ()
-    """Folders that are not covered."""
-    included: tuple[str, ...] = ()
-    """Folders in them that are."""
+    excluded: str = ""
+    """A folder that is not covered."""
+    included: str = ""
+    """A folder in it that is."""
     home: str = ""
+    """The home of the user, which is never saved as a whole."""
 
     def refuses(self, path: str) -> str:
         """Why an absolute path is not saved; "" if it may be, "-" if there is nothing to say."""
         if ".git" in path.split("/"):
             return NOT_GIT
-        return "-" if is_below(path, self.excluded) and not is_below(path, self.included) else ""
+        is_excluded = self.excluded and is_below(path, [self.excluded]) and not is_below(path, [self.included])
+        return "-" if is_excluded else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +74,8 @@ class PathSnapshot:
         self.notes: dict[str, None] = {}
         self.is_complete = True
         """Whether everything below the named folders was looked at."""
+        self.unsaved: dict[str, str] = {}
+        """Files whose contents could not be stored, and why."""
         self._files, self._store, self._scope, self._connection = files, store, scope, connection
         self._workspace, self._earlier = workspace, earlier or {}
         self._bytes = 0
@@ -89,7 +94,9 @@ class PathSnapshot:
             try:
                 self._take(path)
             except OSError as error:
-                self.note(path, error.strerror or str(error))
+                # What is there is unknown, so it must not count as new later.
+                self.is_complete = False
+                self.note(path, reason_of(error))
 
     def take_recorded(self, paths: Iterable[str]) -> None:
         """Record what is at paths from an earlier snapshot; a path through a link counts as missing."""
@@ -103,7 +110,7 @@ class PathSnapshot:
                     real[above] = self._files.real(above)
                 self.states[path] = self._state(path) if real[above] == above else MISSING
             except OSError as error:
-                self.note(path, error.strerror or str(error))
+                self.note(path, reason_of(error))
 
     def note(self, path: str, reason: str) -> None:
         self.notes[f"not saved: {path}: {reason}"] = None
@@ -180,8 +187,13 @@ class PathSnapshot:
         found, content = self._files.read(path, state, largest)
         if content:
             self._bytes += len(content)
-            if self._connection is not None:
-                self._store.add_content(self._connection, found.digest, content)
+            try:
+                if self._connection is not None:
+                    self._store.add_content(self._connection, found.digest, content)
+            except OSError as error:
+                self.unsaved[path] = reason_of(error)
+                self.note(path, self.unsaved[path])
+                return replace(found, not_kept=f"no copy could be saved: {self.unsaved[path]}")
         return found
 
 

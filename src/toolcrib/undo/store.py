@@ -101,6 +101,10 @@ STEPS = (
     ),
     Migration(("DELETE FROM workspaces",)),
 )
+FORGET_SESSION = (
+    "DELETE FROM changes WHERE call IN (SELECT id FROM calls WHERE session = ?)",
+    "DELETE FROM calls WHERE session = ?",
+)
 encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(FileState).decode
 Changes = dict[str, tuple[FileState, FileState]]
@@ -124,8 +128,6 @@ class CallStart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The call in one line."""
     call_id: str = ""
     turn_id: str = ""
-    folder: str = ""
-    """The workspace of the session."""
     workspace: str = ""
     """The folder that is scanned before and after the call; empty for a call that names all files it changes."""
     is_opaque: bool = False
@@ -224,6 +226,13 @@ class UndoStore:
     def exists(self) -> bool:
         return self._database.exists
 
+    def _rows(self, statement: str, *values: object) -> list[Any]:
+        """What a query gives; nothing if there is no store yet, which is not made for that."""
+        if not self.exists:
+            return []
+        with self._database.read() as connection:
+            return connection.execute(statement, values).fetchall()
+
     def close(self) -> None:
         self._database.close()
 
@@ -247,10 +256,8 @@ class UndoStore:
             descriptor = os.open(temporary, flags, OWNER_FILE)
         with contextlib.ExitStack() as on_error:
             on_error.callback(Path(temporary).unlink, missing_ok=True)
-            with os.fdopen(descriptor, "wb", buffering=0) as stream:
-                left = memoryview(content)
-                while left:
-                    left = left[stream.write(left) :]
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(content)
             os.rename(temporary, path)  # noqa: PTH104 - quick
             # Not in any case: an unlink in vain may wait for the disk.
             on_error.pop_all()
@@ -259,10 +266,9 @@ class UndoStore:
         """The stored content of a file; raises OSError with the reason if there is no copy."""
         if state.kind != "file" or state.size == 0:
             return b""
-        with self._database.read() as connection:
-            row = connection.execute("SELECT content FROM contents WHERE digest = ?", (state.digest,)).fetchone()
+        rows = self._rows("SELECT content FROM contents WHERE digest = ?", state.digest)
         try:
-            content: bytes = row[0] if row is not None else (self._contents / state.digest.hex()).read_bytes()
+            content: bytes = rows[0][0] if rows else (self._contents / state.digest.hex()).read_bytes()
         except FileNotFoundError:
             raise OSError(DROPPED) from None
         if hashlib.sha256(content).digest() != state.digest:
@@ -272,9 +278,8 @@ class UndoStore:
     def is_kept(self, state: FileState) -> bool:
         if state.kind != "file" or state.size == 0 or not state.digest:
             return True
-        with self._database.read() as connection:
-            row = connection.execute("SELECT 1 FROM contents WHERE digest = ?", (state.digest,)).fetchone()
-        return row is not None or (self._contents / state.digest.hex()).exists()
+        rows = self._rows("SELECT 1 FROM contents WHERE digest = ?", state.digest)
+        return bool(rows) or (self._contents / state.digest.hex()).exists()
 
     # Calls
 
@@ -337,8 +342,8 @@ class UndoStore:
         )
 
     def has_changes(self, connection: sqlite3.Connection, call: str) -> bool:
-        found = connection.execute("SELECT 1 FROM changes WHERE call = ? AND after IS NOT NULL", (call,)).fetchone()
-        return found is not None
+        asked = "SELECT 1 FROM changes WHERE call = ? AND after IS NOT NULL"
+        return connection.execute(asked, (call,)).fetchone() is not None
 
     def set_detached(self, call: str) -> None:
         """Record that the command of a call continues in the background; what changes from now on may be its doing."""
@@ -396,68 +401,60 @@ class UndoStore:
 
     def calls(self, session_id: str) -> list[StoredCall]:
         """Every call of a session, oldest first."""
-        if not self.exists:
-            return []
         found: dict[str, StoredCall] = {}
-        with self._database.read() as connection:
-            rows = connection.execute(
-                "SELECT about, position, ended, outcome FROM calls WHERE session = ? ORDER BY position",
-                (session_id or DIRECT,),
-            ).fetchall()
-            changes = connection.execute(
-                "SELECT call, path, before, after, is_during, is_undone FROM changes JOIN calls "
-                "ON changes.call = calls.id WHERE calls.session = ?",
-                (session_id or DIRECT,),
-            ).fetchall()
-        for about, position, ended, outcome in rows:
+        asked = "SELECT about, position, ended, outcome FROM calls WHERE session = ? ORDER BY position"
+        for about, position, ended, outcome in self._rows(asked, session_id or DIRECT):
             start = _start(about)
             found[start.id] = StoredCall(start, position, -1 if ended is None else ended, outcome)
+        changes = self._rows(
+            "SELECT call, path, before, after, is_during, is_undone FROM changes JOIN calls "
+            "ON changes.call = calls.id WHERE calls.session = ?",
+            session_id or DIRECT,
+        )
         for call, raw, before, after, is_during, is_undone in changes:
+            if call not in found:  # It began a moment ago.
+                continue
             stored, path, left = found[call], os.fsdecode(raw), _decode(after) if after is not None else None
             stored.paths[path] = StoredChange(stored, path, _decode(before), left, bool(is_during), bool(is_undone))
         return list(found.values())
 
     def open_workspaces(self, session_id: str) -> list[str]:
         """The scanned folders of calls whose end is not recorded."""
-        if not self.exists:
-            return []
-        with self._database.read() as connection:
-            rows = connection.execute(
-                "SELECT DISTINCT workspace FROM calls WHERE session = ? AND ended IS NULL AND workspace <> ''",
-                (session_id or DIRECT,),
-            )
-            return [folder for (folder,) in rows]
+        asked = "SELECT DISTINCT workspace FROM calls WHERE session = ? AND ended IS NULL AND workspace <> ''"
+        return [folder for (folder,) in self._rows(asked, session_id or DIRECT)]
 
     def sessions(self, folder: str = "", *, undone_too: bool = True) -> list[str]:
         """The sessions with changes, the latest first; with a folder, those that changed something in it."""
-        if not self.exists:
-            return []
         inside = os.fsencode(f"{folder.rstrip('/')}/") if folder else b""
-        with self._database.read() as connection:
-            rows = connection.execute(
-                "SELECT session FROM calls JOIN changes ON changes.call = calls.id WHERE (substr(path, 1, ?) = ? OR "
-                "path = ?) AND (? OR (NOT is_undone AND json_extract(about, '$.tool') "
-                "NOT IN (?, ?))) GROUP BY session ORDER BY max(at) DESC",
-                (len(inside), inside, inside[:-1], undone_too, UNDO, REDO),
-            )
-            return [session for (session,) in rows]
+        asked = (
+            "SELECT session FROM calls JOIN changes ON changes.call = calls.id "
+            "WHERE (substr(path, 1, ?) = ? OR path = ?) AND (? OR (NOT is_undone AND "
+            "json_extract(about, '$.tool') NOT IN (?, ?))) GROUP BY session ORDER BY max(at) DESC"
+        )
+        rows = self._rows(asked, len(inside), inside, inside[:-1], undone_too, UNDO, REDO)
+        return [session for (session,) in rows]
 
     def forget(self, session_id: str) -> None:
         """Remove everything that is stored for a session."""
         if self.exists:
             with self.write() as connection:
-                _forget(connection, [session_id])
+                for statement in FORGET_SESSION:
+                    connection.execute(statement, (session_id or DIRECT,))
             self._sweep()
 
     # Limits
 
+    def _pages(self) -> tuple[int, int, int]:
+        """How many pages the database has, how many of them are free, and how large each is."""
+        asked = "SELECT * FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
+        pages, free, size = self._rows(asked)[0]
+        return pages, free, size
+
     def _size(self) -> int:
-        with self._database.read() as connection:
-            pages, free, page = (
-                connection.execute(f"PRAGMA {name}").fetchone()[0]
-                for name in ("page_count", "freelist_count", "page_size")
-            )
-        return int((pages - free) * page) + sum(_sizes(self._contents))
+        (pages, free, page), large = self._pages(), 0
+        with contextlib.suppress(OSError):
+            large = sum(entry.stat().st_size for entry in os.scandir(self._contents))
+        return (pages - free) * page + large
 
     def _prune(self) -> None:
         """Forget the oldest sessions, then the workspaces that were not used for longest, until there is room."""
@@ -465,19 +462,17 @@ class UndoStore:
         if self._size() <= limit:
             return
         self._sweep()
-        for table, name in (("calls", "session"), ("workspaces", "folder")):
-            when = "max(at)" if table == "calls" else "max(used)"
-            with self._database.read() as connection:
-                rows = connection.execute(f"SELECT {name} FROM {table} GROUP BY {name} ORDER BY {when}").fetchall()
+        for asked, forget in (
+            ("SELECT session FROM calls GROUP BY session ORDER BY max(at)", FORGET_SESSION),
+            ("SELECT folder FROM workspaces ORDER BY used", ("DELETE FROM workspaces WHERE folder = ?",)),
+        ):
             # The latest stays, whatever it takes.
-            oldest = [one for (one,) in rows][:-1]
+            oldest = self._rows(asked)[:-1]
             while oldest and self._size() > limit * ROOM_LEFT:
                 gone, oldest = oldest[: len(oldest) // 4 + 1], oldest[len(oldest) // 4 + 1 :]
                 with self._database.write() as connection:
-                    if table == "calls":
-                        _forget(connection, gone)
-                    else:
-                        connection.executemany("DELETE FROM workspaces WHERE folder = ?", [(one,) for one in gone])
+                    for statement in forget:
+                        connection.executemany(statement, gone)
                 self._sweep()
 
     def _sweep(self) -> None:
@@ -498,24 +493,15 @@ class UndoStore:
             for entry in os.scandir(self._contents):
                 if entry.name not in names and time.time() - entry.stat().st_mtime > 60:
                     Path(entry.path).unlink(missing_ok=True)
-        with self._database.read() as connection:
-            pages, free = (
-                connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count")
-            )
-            if free > pages // 4:
-                connection.execute("VACUUM")
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        pages, free, _ = self._pages()
+        if free > pages // 4:
+            self._rows("VACUUM")
+            self._rows("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def is_below(path: str, folders: Sequence[str]) -> bool:
     """Whether a path is one of these, or in one of them."""
     return any(path == one or path.startswith(f"{one.rstrip('/')}/") for one in folders)
-
-
-def _forget(connection: sqlite3.Connection, sessions: Sequence[str]) -> None:
-    rows = [(one or DIRECT,) for one in sessions]
-    connection.executemany("DELETE FROM changes WHERE call IN (SELECT id FROM calls WHERE session = ?)", rows)
-    connection.executemany("DELETE FROM calls WHERE session = ?", rows)
 
 
 def _next(connection: sqlite3.Connection) -> int:
@@ -525,10 +511,3 @@ def _next(connection: sqlite3.Connection) -> int:
 
 def _is_alive(process: str) -> bool:
     return is_alive(msgspec.json.decode(process, type=Identity))
-
-
-def _sizes(folder: Path) -> list[int]:
-    try:
-        return [entry.stat().st_size for entry in os.scandir(folder)]
-    except OSError:
-        return []
