@@ -272,6 +272,25 @@ def test_a_full_disk_during_a_record_is_said_at_once_and_stops_no_call(tmp_path:
     assert (found["second"]["small"], found["end"]) == ("restored", {"small": "new"})
 
 
+def test_what_a_scan_cannot_save_is_said_and_not_undone(tmp_path: Path) -> None:
+    """A command runs on a full disk; its changes are listed, and the undo skips them with the reason."""
+    found = on_full_disk(tmp_path, "scan")
+
+    assert FULL in "".join(found["notices"])
+    assert FULL in "".join(found["notes"])
+    assert found["first"] == {"large": f"no copy could be saved: {FULL}", "small": f"no copy could be saved: {FULL}"}
+    assert found["between"] == {"small": "new"}
+
+
+def test_a_disk_that_is_full_after_a_command_loses_no_change_of_it(tmp_path: Path) -> None:
+    """What was there before is saved, so the undo restores it; what the command made stays until it can be saved."""
+    found = on_full_disk(tmp_path, "command")
+
+    assert found["first"] == {"made": f"what is there now cannot be saved: {FULL}", "small": "restored"}
+    assert found["between"] == {"made": "MMM", "small": "SSS"}
+    assert (found["second"], found["end"]) == ({"made": "removed"}, {"small": "SSS"})
+
+
 def test_a_full_disk_during_a_restore_leaves_every_file_as_it_was(tmp_path: Path) -> None:
     """What does not fit is skipped with the reason, no half of it stays, and the next undo restores it."""
     found = on_full_disk(tmp_path, "restore")

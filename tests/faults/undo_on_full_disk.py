@@ -1,6 +1,6 @@
 """Changes files and undoes that where a disk has no room left; started in a mount namespace of its own.
 
-python undo_on_full_disk.py ROOT record|restore|undo
+python undo_on_full_disk.py ROOT record|scan|command|restore|undo
 A disk of two megabytes is mounted at ROOT/store or ROOT/work. Prints what happened, as JSON.
 """
 
@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from toolcrib.core.errors import ToolcribError
@@ -39,16 +40,26 @@ def fill_up(folder: Path) -> Path:
     return filler
 
 
-def call(home: Path, folder: Path, act: Callable[[], object], call_id: str = "c1") -> tuple[str, ...]:
+def call(
+    home: Path, folder: Path, act: Callable[[], object], call_id: str = "c1", *, command: bool = False
+) -> tuple[str, ...]:
+    named = tuple(Effect("write", str(folder / name)) for name in ("large", "small"))
+    effects = (Effect("exec", "make all", str(folder)),) if command else named
     with isolated_runtime(home, workspace=folder, yolo=True) as runtime:
         runtime.registry.register(
             name="act", toolset="test", schema={"description": "x"}, handler=lambda args, **_: str(act()),
-            effects=tuple(Effect("write", str(folder / name)) for name in ("large", "small")),
+            effects=effects,
         )  # fmt: skip
         runtime.load()
         result = runtime.call_sync("act", {}, runtime.context(session_id="s", call_id=call_id, cwd=str(folder)))
         assert not result.is_error, result.text
         return result.notices
+
+
+def make_while_it_fills_up(folder: Path, full: Path) -> None:
+    fill_up(full)
+    (folder / "small").write_text("new")
+    (folder / "made").write_text("M" * SMALL)
 
 
 def change(folder: Path) -> None:
@@ -73,10 +84,14 @@ def main() -> None:
     (folder / "large").write_text("L" * LARGE)
     (folder / "small").write_text("S" * SMALL)
     report: dict[str, object] = {}
-    filler = fill_up(full) if what == "record" else full / "filler"
-    report["notices"] = call(home, folder, lambda: change(folder))
+    filler = fill_up(full) if what in ("record", "scan") else full / "filler"
+    if what == "command":
+        # Room for what is there, until the command runs.
+        (folder / "large").unlink()
+    act = partial(make_while_it_fills_up, folder, full) if what == "command" else partial(change, folder)
+    report["notices"] = call(home, folder, act, command=what in ("scan", "command"))
     history = FileHistory(full if what != "restore" else home / "cache" / "undo")
-    if what != "record":
+    if what in ("restore", "undo"):
         filler = fill_up(full)
         if what == "undo":
             # What stands in the way of the undo must be saved first, and does not fit.

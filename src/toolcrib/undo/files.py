@@ -26,6 +26,7 @@ COARSE_NS = 50_000_000
 """A file that changed this recently may change again without a new timestamp."""
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 TOO_LARGE = "it was larger than {:g} MB, so no copy was saved"
+UNSAVED = "no copy could be saved: {}"
 SPECIAL = "it is neither a file, a folder nor a link"
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from toolcrib.config.os_errors import reason_of
-from toolcrib.undo.files import MISSING, FileState
+from toolcrib.undo.files import MISSING, UNSAVED, FileState
 from toolcrib.undo.remote_files import SnapshotFiles
 from toolcrib.undo.store import MEGABYTE, UndoStore, is_below
 from toolcrib.undo.workspace import Workspace
@@ -193,7 +193,7 @@ class PathSnapshot:
             except OSError as error:
                 self.unsaved[path] = reason_of(error)
                 self.note(path, self.unsaved[path])
-                return replace(found, not_kept=f"no copy could be saved: {self.unsaved[path]}")
+                return replace(found, not_kept=UNSAVED.format(self.unsaved[path]))
         return found
 
 

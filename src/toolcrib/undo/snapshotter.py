@@ -13,7 +13,7 @@ import os
 import secrets
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from toolcrib.approval.calls import CommandReading
 from toolcrib.approval.command_reader import read_command
 from toolcrib.approval.named_files import NamedFiles
+from toolcrib.config.os_errors import reason_of
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import ToolContext, current_context
 from toolcrib.core.errors import ToolcribError
@@ -33,7 +34,7 @@ from toolcrib.undo.files import MISSING, FileState, LocalFiles
 from toolcrib.undo.path_snapshot import ANYWHERE, PathSnapshot, SnapshotLimits, UndoScope
 from toolcrib.undo.remote_files import RemoteFiles, SnapshotFiles, environment_as_json
 from toolcrib.undo.store import MEGABYTE, CallStart, UndoStore, UndoStoreError, is_below
-from toolcrib.undo.workspace import Workspace, WorkspaceBeyondLimits, why_not_scanned
+from toolcrib.undo.workspace import Scan, Workspace, WorkspaceBeyondLimits, why_not_scanned
 
 if TYPE_CHECKING:
     from toolcrib.core.context import Services
@@ -122,8 +123,10 @@ class Snapshotter:
         with self._lock:
             _, opened = self._running.pop(id(ctx), (ctx, []))
         for call in opened:
-            with _survived(call.start.tool):
+            try:
                 await asyncio.to_thread(self._end, call, ctx)
+            except (OSError, ToolcribError) as error:
+                self._tell_unsaved(call, error)
         return tuple(what for call in opened for what in call.notices)
 
     # Before a call
@@ -131,17 +134,20 @@ class Snapshotter:
     def _open_calls(self, entry: ToolEntry, effects: tuple[Effect, ...], ctx: ToolContext) -> None:
         for is_there in (False, True):
             some = [one for one in effects if one.kind in KEPT_KINDS and bool(one.backend) is is_there]
-            with _survived(entry.name):
+            try:
                 call = self._opened(entry, some, ctx) if some else None
-                if call is not None:
-                    self._begin_call(call, ctx)
+            except (OSError, ToolcribError) as error:
+                logger.warning("cannot save the files that %s changes: %s", entry.name, error, exc_info=error)
+                continue
+            if call is not None:
+                self._begin_call(call, ctx)
 
     def _begin_call(self, call: _OpenCall, ctx: ToolContext) -> None:
         try:
             if call.workspace is not None:
                 call.head = call.workspace.git.head()
                 progress = partial(_report, ctx)
-                call.workspace.scan(lambda at, _: self._begin(call, at), ended=self._ended(), progress=progress)
+                call.workspace.scan(partial(self._begin_scanned, call), ended=self._ended(), progress=progress)
             else:
                 with self.store.write() as connection:
                     self._begin(call, connection)
@@ -152,10 +158,7 @@ class Snapshotter:
         except (OSError, UndoStoreError) as error:
             # On a full disk, the space of what was not saved is enough for a line that says so.
             call.certain, call.mentioned, call.tree = [], [], ""
-            why = str(getattr(error, "strerror", None) or error)
-            self._tell_once(call, f"undo cannot save what calls change: {why}")
-            self._begin_without_scan(call, f"not saved: {why}")
-            logger.warning("cannot save the files that %s changes: %s", call.start.tool, error)
+            self._begin_without_scan(call, f"not saved: {self._tell_unsaved(call, error)}")
         if call.is_recorded:
             with self._lock:
                 self._running.setdefault(id(ctx), (ctx, []))[1].append(call)
@@ -164,6 +167,13 @@ class Snapshotter:
         if text not in self._told:
             self._told.add(text)
             call.notices.append(text)
+
+    def _tell_unsaved(self, call: _OpenCall, error: Exception) -> str:
+        """Tell the person that undo does not work, because a tool call must not fail for that; gives the reason."""
+        why = reason_of(error) if isinstance(error, OSError) else str(error)
+        logger.warning("cannot save the files that %s changes: %s", call.start.tool, error)
+        self._tell_once(call, f"undo cannot save what calls change: {why}")
+        return why
 
     def _opened(self, entry: ToolEntry, effects: Sequence[Effect], ctx: ToolContext) -> _OpenCall | None:
         """What is to be saved for a call; None if that is nothing."""
@@ -235,6 +245,13 @@ class Snapshotter:
         ]
         call.mentioned = []
 
+    def _begin_scanned(self, call: _OpenCall, connection: sqlite3.Connection, scan: Scan) -> None:
+        for path, reason in list(scan.unsaved.items())[:1]:
+            more = f" and {len(scan.unsaved) - 1:,} more" if len(scan.unsaved) > 1 else ""
+            call.note(f"not saved: {path}{more}: {reason}")
+            call.notices.append(call.start.notes[-1])
+        self._begin(call, connection)
+
     def _begin(self, call: _OpenCall, connection: sqlite3.Connection) -> None:
         """Save what the call names, and record it; from then on it survives the end of the process."""
         snapshot = self._snapshot(call, connection)
@@ -292,7 +309,7 @@ class Snapshotter:
         why = []
         if call.workspace is not None:
             try:
-                call.workspace.scan(lambda at, lost: self._finish(at, call, lost), ended=self._ended())
+                call.workspace.scan(lambda at, scan: self._finish(at, call, scan.lost), ended=self._ended())
                 return
             except WorkspaceBeyondLimits as error:
                 why = [f"not saved: {error}"]
@@ -362,15 +379,6 @@ def _report(ctx: ToolContext, text: str) -> None:
         ctx.progress(text)
     finally:
         current_context.reset(token)
-
-
-@contextlib.contextmanager
-def _survived(name: str) -> Iterator[None]:
-    """A tool call must not fail because its files cannot be saved."""
-    try:
-        yield
-    except (OSError, ToolcribError) as error:
-        logger.warning("cannot save the files that %s changes: %s", name, error, exc_info=error)
 
 
 def _summary(tool: str, effects: Sequence[Effect]) -> str:

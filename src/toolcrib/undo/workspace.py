@@ -21,8 +21,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
+from msgspec.structs import replace
+
+from toolcrib.config.os_errors import reason_of
 from toolcrib.core.errors import ToolcribError
-from toolcrib.undo.files import MISSING, FileState, read_state, state_of
+from toolcrib.undo.files import MISSING, UNSAVED, FileState, read_state, state_of
 from toolcrib.undo.ignore import (
     IGNORE_ALL,
     IGNORE_NOTHING,
@@ -46,8 +49,8 @@ IGNORED_FILES, IGNORED_BYTES = 1_000, 20_000_000
 COUNTED_FILES = 5_000
 """How many files of a large ignored folder are counted."""
 
-Commit = Callable[[sqlite3.Connection, dict[str, str]], None]
-"""Part of the transaction of a scan; gets the ignored folders with deletions that were not saved, and a text each."""
+Commit = Callable[[sqlite3.Connection, "Scan"], None]
+"""Part of the transaction of a scan."""
 Progress = Callable[[str], None]
 
 
@@ -68,7 +71,7 @@ def why_not_scanned(folder: str, home: str) -> str:
 
 
 @dataclass(slots=True)
-class _Scan:
+class Scan:
     """What one walk over the workspace found."""
 
     known: Tree
@@ -83,6 +86,9 @@ class _Scan:
     fresh: list[tuple[bytes, bytes]] = field(default_factory=list)
     """The folders and names of what is new, or has another status than before."""
     lost: dict[str, str] = field(default_factory=dict)
+    """Ignored folders with deletions that were not saved, and a text for each."""
+    unsaved: dict[str, str] = field(default_factory=dict)
+    """Files whose contents could not be stored, and why."""
     has_new_rules: bool = False
     seen: int = 0
 
@@ -146,7 +152,7 @@ class Workspace:
                     self._save(scan.found, connection)
                     self._store.spread(connection, self.folder, changes, ended)
                     if commit is not None:
-                        commit(connection, scan.lost)
+                        commit(connection, scan)
                 return changes
             raise WorkspaceBeyondLimits("other processes kept changing what is known of the workspace")
 
@@ -171,8 +177,8 @@ class Workspace:
 
     # The walk
 
-    def _walk(self, known: Tree, is_nobodys: bool, progress: Progress | None, due: float) -> _Scan:
-        scan = _Scan(known, is_nobodys, time.monotonic() + self._settings.max_scan_seconds, progress, due)
+    def _walk(self, known: Tree, is_nobodys: bool, progress: Progress | None, due: float) -> Scan:
+        scan = Scan(known, is_nobodys, time.monotonic() + self._settings.max_scan_seconds, progress, due)
         pending = [b""]
         while pending:
             self._visit(pending.pop(), scan, pending)
@@ -186,7 +192,7 @@ class Workspace:
                 raise WorkspaceBeyondLimits(f"the workspace has more than {most:g} MB of files")
         return scan
 
-    def _check_limits(self, scan: _Scan) -> None:
+    def _check_limits(self, scan: Scan) -> None:
         """Report now and then that it takes a while, and stop when it is too much."""
         limits, now = self._settings, time.monotonic()
         if scan.progress is not None and now > scan.due:
@@ -198,7 +204,7 @@ class Workspace:
             seconds = limits.max_scan_seconds
             raise WorkspaceBeyondLimits(f"looking at the workspace takes longer than {seconds:g} seconds")
 
-    def _visit(self, folder: bytes, scan: _Scan, pending: list[bytes]) -> None:
+    def _visit(self, folder: bytes, scan: Scan, pending: list[bytes]) -> None:
         """Compare what is in one folder with what is known of it."""
         known: dict[bytes, FileState] = scan.known.get(folder, {})
         found: dict[bytes, FileState] = {}
@@ -235,7 +241,7 @@ class Workspace:
 
     def _compare(
         self,
-        scan: _Scan,
+        scan: Scan,
         folder: bytes,
         name: bytes,
         before: FileState | None,
@@ -250,7 +256,7 @@ class Workspace:
             found[name] = state_of(about, self._root + _join(folder.removeprefix(b"/"), name))
             scan.fresh.append((folder, name))
 
-    def _leaves_out(self, folder: bytes, path: bytes, entry: os.DirEntry[bytes], scan: _Scan) -> bool:
+    def _leaves_out(self, folder: bytes, path: bytes, entry: os.DirEntry[bytes], scan: Scan) -> bool:
         """Whether the rules ignore a path that is not known yet."""
         is_folder = entry.is_dir(follow_symlinks=False)
         if self._ignored.get(path) is is_folder:
@@ -262,7 +268,7 @@ class Workspace:
         scan.has_new_rules |= entry.name == GIT and folder in self._rules.keys() - self._nested - {b""}
         return True
 
-    def _visit_ignored(self, scan: _Scan) -> None:
+    def _visit_ignored(self, scan: Scan) -> None:
         """Look at what the rules ignore: whether anything was deleted there."""
         files_left, bytes_left = IGNORED_FILES, IGNORED_BYTES
         for root, is_folder in sorted(self._ignored.items()):
@@ -337,7 +343,7 @@ class Workspace:
                 return stream.read()
         return b""
 
-    def _follow(self, rules: tuple[RuleFiles, frozenset[bytes]], scan: _Scan, connection: sqlite3.Connection) -> None:
+    def _follow(self, rules: tuple[RuleFiles, frozenset[bytes]], scan: Scan, connection: sqlite3.Connection) -> None:
         """Walk again with the rules as they are now. What they reveal or hide belongs to no call."""
         self._use_rules(*rules)
         self._known = {}
@@ -355,19 +361,24 @@ class Workspace:
 
     # Contents and the store
 
-    def _read(self, scan: _Scan, connection: sqlite3.Connection) -> None:
+    def _read(self, scan: Scan, connection: sqlite3.Connection) -> None:
         """Read the files that differ, and store their contents."""
         for at, (folder, name) in enumerate(scan.fresh):
             names = scan.found[folder]
             if names[name].kind == "file":
                 path = self._root + _join(folder.removeprefix(b"/"), name)
                 names[name], content = read_state(path, names[name], self._largest)
-                if content:
-                    self._store.add_content(connection, names[name].digest, content)
+                try:
+                    if content:
+                        self._store.add_content(connection, names[name].digest, content)
+                except OSError as error:
+                    scan.unsaved[self._text(folder, name)] = reason_of(error)
+                    # Without a time, so that the next scan tries again.
+                    names[name] = replace(names[name], touched_ns=0, not_kept=UNSAVED.format(reason_of(error)))
             if at % 64 == 0:
                 self._check_limits(scan)
 
-    def _changes(self, scan: _Scan) -> Changes:
+    def _changes(self, scan: Scan) -> Changes:
         """What is new, different or gone; in what git ignores, only what is gone."""
         changes: Changes = {}
         for folder in {**scan.known, **scan.found}:
