@@ -136,12 +136,8 @@ class FileHistory:
         chosen = [one for one in reversed(calls[at:]) if one.can_be_undone]
         return self._undo(session_id, chosen, force=force, dry_run=dry_run)
 
-    def undo(self, session_id: str, *, turn_id: str | None = None, force: bool = False) -> list[UndoneFile]:
-        """Undo what the session, or one turn of it, did to files; files that changed since are left alone."""
-        return list(self.undo_turn(session_id, turn_id, force=force).files)
-
     def undo_turn(self, session_id: str, turn_id: str | None = None, *, force: bool = False) -> UndoResult:
-        """Undo what one turn of a session did to files, or all of its turns."""
+        """Undo what one turn of a session did to files, or all of them; leaves alone what has changed since."""
         calls = [one for one in reversed(self.calls(session_id)) if one.can_be_undone]
         chosen = [one for one in calls if turn_id in (None, one.turn_id)]
         return self._undo(session_id, chosen, force=force, dry_run=False)

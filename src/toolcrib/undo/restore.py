@@ -94,7 +94,7 @@ class Restoration:
             steps, refused = self._plan(present, force=force)
             return self._in_order([step.result() for step in steps] + refused)
         environment, now = self._chosen[0].started.environment, self._store.clock()
-        with self._store.write(wait=True) as connection:
+        with self._store.write(durable=True) as connection:
             present = PathSnapshot(self._files, self._store, connection=connection)
             present.take_recorded(self._changes)
             steps, refused = self._plan(present, force=force)

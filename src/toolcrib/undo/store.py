@@ -194,47 +194,36 @@ class StoredCall:
         return [one for one in self.paths.values() if one.after is None or not one.before.is_same(one.after)]
 
 
-class UndoStore:
+class UndoStore(Database):
     """The store of one home. Safe for threads and processes."""
 
     def __init__(
         self, folder: Path, settings: UndoSettings | None = None, *, clock: Callable[[], float] = time.time
     ) -> None:
+        super().__init__(folder / "undo.db", steps=STEPS, what="undo store", error=UndoStoreError)
         self.folder = folder
         self.clock = clock
         self.settings = settings or UndoSettings()
         self.process = msgspec.json.encode(own_identity()).decode()
-        self._database = Database(folder / "undo.db", steps=STEPS, what="undo store", error=UndoStoreError)
         self._contents = folder / "contents"
         self._added = 0
 
     # Transactions
 
     @contextlib.contextmanager
-    def write(self, *, wait: bool = False) -> Iterator[sqlite3.Connection]:
-        """One transaction; with `wait`, it survives a power cut, too."""
-        with self._database.write(durable=wait) as connection:
+    def write(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
+        with super().write(durable=durable) as connection:
             yield connection
         if self._added > CHECKED_BYTES:
             self._added = 0
             self._prune()
 
-    def read(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
-        return self._database.read()
-
-    @property
-    def exists(self) -> bool:
-        return self._database.exists
-
     def _rows(self, statement: str, *values: object) -> list[Any]:
         """What a query gives; nothing if there is no store yet, which is not made for that."""
         if not self.exists:
             return []
-        with self._database.read() as connection:
+        with self.read() as connection:
             return connection.execute(statement, values).fetchall()
-
-    def close(self) -> None:
-        self._database.close()
 
     # Contents
 
@@ -470,14 +459,14 @@ class UndoStore:
             oldest = self._rows(asked)[:-1]
             while oldest and self._size() > limit * ROOM_LEFT:
                 gone, oldest = oldest[: len(oldest) // 4 + 1], oldest[len(oldest) // 4 + 1 :]
-                with self._database.write() as connection:
+                with super().write() as connection:
                     for statement in forget:
                         connection.executemany(statement, gone)
                 self._sweep()
 
     def _sweep(self) -> None:
         """Remove the contents that nothing refers to."""
-        with self._database.write() as connection:
+        with super().write() as connection:
             used = {
                 state.digest
                 for before, after in connection.execute("SELECT before, after FROM changes")
