@@ -17,6 +17,7 @@ from pathlib import Path
 
 from run import Row, print_table
 from toolcrib.approval.command_reader import read_command
+from toolcrib.core.content_digest import digest_of
 from toolcrib.core.context import CallMemo, ToolContext
 from toolcrib.core.types import Effect, ToolEntry
 from toolcrib.runtime import Runtime
@@ -112,6 +113,8 @@ async def write_rows(snapshotter: Snapshotter, ctx: ToolContext, workspace: Path
         await snapshotter.before(entry, effects, ctx)
         kept = time.perf_counter() - started
         target.write_bytes(content)
+        # write_file remembers the digest of what it has written, which undo shares.
+        digest_of(content, ctx.memo)
         started = time.perf_counter()
         await snapshotter.after(ctx)
         ours.append((kept + time.perf_counter() - started) * 1000)

@@ -137,8 +137,9 @@ async def test_the_mode_and_the_model_are_options(home: Path, tmp_path: Path) ->
 
 async def test_commands_of_ours_and_of_the_person(home: Path, tmp_path: Path) -> None:
     """A Markdown file is a command that asks; /undo takes back the files of the last question."""
+    earlier = {"call": "write_file", "arguments": {"path": "kept.txt", "content": "kept\n"}}
     edit = {"call": "write_file", "arguments": {"path": "a.txt", "content": "new\n"}}
-    write_home(home, [edit, {"say": "Done."}, {"say": "Reviewed."}])
+    write_home(home, [earlier, {"say": "Made."}, edit, {"say": "Done."}, {"say": "Reviewed."}])
     (home / "commands").mkdir()
     (home / "commands" / "review.md").write_text("Review $ARGUMENTS now.")
     folder = tmp_path / "work"
@@ -149,13 +150,15 @@ async def test_commands_of_ours_and_of_the_person(home: Path, tmp_path: Path) ->
         await open.editor.until(lambda: open.editor.of("available_commands_update"))
         offered = {one.name for one in open.editor.of("available_commands_update")[0].available_commands}
         assert {"undo", "compress", "review"} <= offered
+        await open.ask(session.session_id, "Make it")
         await open.ask(session.session_id, "Change it")
         assert (folder / "a.txt").read_text() == "new\n"
         await open.ask(session.session_id, "/undo")
         assert (folder / "a.txt").read_text() == "old\n"
+        assert (folder / "kept.txt").read_text() == "kept\n"
         await open.ask(session.session_id, "/review the code")
     stored = SessionStore(home / "sessions.db").messages(session.session_id)
-    assert [one.message.text for one in stored if one.message.role == "user"] == ["Review the code now."]
+    assert [one.message.text for one in stored if one.message.role == "user"] == ["Make it", "Review the code now."]
 
 
 @pytest.mark.services

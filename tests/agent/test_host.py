@@ -237,7 +237,7 @@ async def test_files_that_calls_changed_can_be_taken_back(
     history = agent.host.file_history
 
     changed = [(one.path, one.kind) for one in history.changed(agent.session_id)]
-    history.undo(agent.session_id)
+    history.undo_turn(agent.session_id)
 
     assert changed == [(str(target), "changed")]
     assert target.read_text() == "before"

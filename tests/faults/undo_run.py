@@ -1,6 +1,7 @@
 """A process that changes several files in one call, or takes that back, and kills itself at the file operation N.
 
-python undo_run.py HOME FOLDER call|remove|undo N
+python undo_run.py HOME FOLDER call|command|remove|undo|redo N
+A call names its files; around a command, which does the same, the folder is scanned.
 Prints how many file operations there were when it comes to its end.
 """
 
@@ -19,7 +20,7 @@ from toolcrib.undo.history import FileHistory
 FILES = ("changed", "made/new", "gone", "large")
 LARGE = 300_000
 COUNTED = tuple(
-    "open os.rename os.remove os.mkdir os.rmdir os.chmod os.utime os.truncate os.symlink".split()  # noqa: SIM905
+    "open os.scandir os.rename os.remove os.mkdir os.rmdir os.chmod os.utime os.truncate os.symlink".split()  # noqa: SIM905
 )
 
 
@@ -65,16 +66,18 @@ def new_text(name: str) -> str:
 def main() -> None:
     home, folder, what, at = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
     killer = Killer(at)
-    if what == "undo":
+    if what in ("undo", "redo"):
         history = FileHistory(home / "cache" / "undo")
         killer.counts = True
-        history.undo_calls("s")
+        history.undo_calls("s") if what == "undo" else history.redo("s")
     else:
         with isolated_runtime(home, workspace=folder, yolo=True) as runtime:
             gone = ("gone", "tree")
-            names = FILES if what == "call" else ("tree",)
-            act = change if what == "call" else remove
+            names = ("tree",) if what == "remove" else FILES
+            act = remove if what == "remove" else change
             effects = tuple(Effect("delete" if name in gone else "write", str(folder / name)) for name in names)
+            if what == "command":
+                effects = (Effect("exec", "make all", str(folder)),)
             runtime.registry.register(
                 name="patch_all",
                 toolset="test",

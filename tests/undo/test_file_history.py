@@ -154,7 +154,7 @@ def test_one_turn_is_undone_alone(work: Work) -> None:
     work.write("a", "two", "t2")
     work.write("b", "two", "t2")
 
-    [early] = work.history.undo(SESSION, turn_id="t1")
+    [early] = work.history.undo_turn(SESSION, "t1").files
     late = work.undo("t2")
 
     assert early.what == "refused"
@@ -171,7 +171,7 @@ def test_what_has_changed_since_is_left_alone_unless_forced(work: Work) -> None:
     work.write("b", "1")
     work.path("a").write_text("by hand")
 
-    first, second = work.history.undo(SESSION)
+    first, second = work.history.undo_turn(SESSION).files
 
     assert (first.what, second.what) == ("refused", "removed")
     assert "changed since" in first.reason
@@ -197,7 +197,7 @@ def test_a_change_between_two_calls_is_not_lost(work: Work) -> None:
     work.path("a").write_text("by hand")
     work.write("a", "2")
 
-    [undone] = work.history.undo(SESSION)
+    [undone] = work.history.undo_turn(SESSION).files
 
     assert undone.what == "refused"
     assert work.path("a").read_text() == "2"
@@ -248,7 +248,7 @@ def test_what_is_written_through_a_link_is_undone(work: Work, tmp_path: Path) ->
     work.write("out", "changed")
     work.write("in", "changed")
     work.run("echo again > in; echo again > out")
-    work.history.undo(SESSION)
+    work.history.undo_turn(SESSION)
 
     assert outside.read_text() == "theirs"
     assert work.path("real").read_text() == "before"
@@ -337,7 +337,7 @@ def test_named_files_are_undone_wherever_they_are_except_in_our_own_home(work: W
     work.run(f"rm {deleted}")
 
     assert [Path(one.path).name for one in work.history.changed(SESSION)] == ["SKILL.md", "outside", "deleted"]
-    assert [one for one in work.history.undo(SESSION) if one.what == "refused"] == []
+    assert [one for one in work.history.undo_turn(SESSION).files if one.what == "refused"] == []
     assert (outside.read_text(), deleted.read_text(), own.read_text()) == ("x", "d", "o")
     assert not (skills / "SKILL.md").exists()
 
@@ -376,7 +376,7 @@ def test_a_file_too_large_to_keep_is_named_as_changed(tmp_path: Path) -> None:
         work.path("big").write_bytes(b"x" * 1_001)
         work.write("big", "small now")
 
-        [undone] = work.history.undo(SESSION)
+        [undone] = work.history.undo_turn(SESSION).files
 
         assert work.changed() == [("big", "changed")]
         assert "0.001 MB" in undone.reason

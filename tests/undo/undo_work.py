@@ -118,7 +118,7 @@ class Work:
         return [(str(Path(one.path).relative_to(self.folder)), one.kind) for one in self.history.changed(SESSION)]
 
     def undo(self, turn: str | None = None) -> list[tuple[str, str]]:
-        done = self.history.undo(SESSION, turn_id=turn)
+        done = self.history.undo_turn(SESSION, turn).files
         return [(str(Path(one.path).relative_to(self.folder)), one.what) for one in done]
 
     def tree(self) -> dict[str, tuple[Any, ...]]:

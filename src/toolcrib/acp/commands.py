@@ -84,10 +84,11 @@ async def compress(agent: Agent, topic: str) -> CommandAnswer:
 
 
 async def undo(agent: Agent, _: str) -> CommandAnswer:
-    done = await asyncio.to_thread(agent.host.file_history.undo_turn, agent.session_id)
-    removed = agent.undo()
-    if not removed and not done.files:
+    asked = [one for one in agent.host.store.messages(agent.session_id) if one.message.role == "user"]
+    if not asked:
         return CommandAnswer("There is nothing to undo.")
+    done = await asyncio.to_thread(agent.host.file_history.undo_turn, agent.session_id, asked[-1].turn_id)
+    agent.undo()
     return CommandAnswer(f"The last question is undone; the agent no longer knows it.\n{_files(done)}")
 
 

@@ -26,6 +26,7 @@ COARSE_NS = 50_000_000
 """A file that changed this recently may change again without a new timestamp."""
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 TOO_LARGE = "it was larger than {:g} MB, so no copy was saved"
+UNSAVED = "no copy could be saved: {}"
 SPECIAL = "it is neither a file, a folder nor a link"
 
 
@@ -142,7 +143,7 @@ def read_state(
 
 
 if sys.platform != "win32":
-    from toolcrib.environments.host_paths import FolderEntry, open_entry
+    from toolcrib.environments.host_paths import FolderEntry, open_entry, writer_of
 
 
 class LocalFiles:
@@ -257,9 +258,7 @@ def _unlink(spot: FolderEntry) -> None:
 def _write(spot: FolderEntry, state: FileState, content: bytes) -> None:
     descriptor = spot.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_FILE)
     try:
-        left = memoryview(content)
-        while left:
-            left = left[os.write(descriptor, left) :]
+        writer_of(content)(descriptor)
         _give(descriptor, state)
     finally:
         os.close(descriptor)

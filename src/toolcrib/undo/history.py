@@ -12,11 +12,12 @@ from pathlib import Path
 
 from toolcrib.config.os_errors import current_folder
 from toolcrib.config.settings import UndoSettings
+from toolcrib.core.context import TerminalPort
 from toolcrib.core.errors import ToolcribError, UnknownName
 from toolcrib.undo.files import FileState, LocalFiles
 from toolcrib.undo.path_snapshot import PathSnapshot
 from toolcrib.undo.records import CallRecord, ChangedFile, changes_of, kind_of, records_of, without_implied
-from toolcrib.undo.remote_files import SnapshotFiles, Terminal, reopen_environment
+from toolcrib.undo.remote_files import SnapshotFiles, reopen_environment
 from toolcrib.undo.restore import Restoration, UndoneFile
 from toolcrib.undo.store import REDO, UNDO, StoredCall, StoredChange, UndoStore, is_below
 from toolcrib.undo.workspace import Workspace
@@ -49,7 +50,7 @@ class FileHistory:
         folder: Path,
         settings: UndoSettings | None = None,
         *,
-        terminal: Callable[[], Terminal] | None = None,
+        terminal: Callable[[], TerminalPort] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.store = UndoStore(folder, settings, clock=clock)
@@ -135,12 +136,8 @@ class FileHistory:
         chosen = [one for one in reversed(calls[at:]) if one.can_be_undone]
         return self._undo(session_id, chosen, force=force, dry_run=dry_run)
 
-    def undo(self, session_id: str, *, turn_id: str | None = None, force: bool = False) -> list[UndoneFile]:
-        """Undo what the session, or one turn of it, did to files; files that changed since are left alone."""
-        return list(self.undo_turn(session_id, turn_id, force=force).files)
-
     def undo_turn(self, session_id: str, turn_id: str | None = None, *, force: bool = False) -> UndoResult:
-        """Undo what one turn of a session did to files, or all of its turns."""
+        """Undo what one turn of a session did to files, or all of them; leaves alone what has changed since."""
         calls = [one for one in reversed(self.calls(session_id)) if one.can_be_undone]
         chosen = [one for one in calls if turn_id in (None, one.turn_id)]
         return self._undo(session_id, chosen, force=force, dry_run=False)

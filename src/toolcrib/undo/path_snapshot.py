@@ -10,10 +10,12 @@ import sqlite3
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from toolcrib.undo.files import MISSING, FileState
+from toolcrib.config.os_errors import reason_of
+from toolcrib.undo.files import MISSING, UNSAVED, FileState
 from toolcrib.undo.remote_files import SnapshotFiles
 from toolcrib.undo.store import MEGABYTE, UndoStore, is_below
 from toolcrib.undo.workspace import Workspace
@@ -26,21 +28,19 @@ NOT_HOME = "undo does not save a whole home folder"
 class UndoScope:
     """Which named paths undo covers."""
 
-    excluded: tuple[str, ...] = ()
-    """Folders that are not covered."""
-    included: tuple[str, ...] = ()
-    """Folders in them that are."""
+    excluded: str = ""
+    """A folder that is not covered."""
+    included: str = ""
+    """A folder in it that is."""
     home: str = ""
+    """The home of the user, which is never saved as a whole."""
 
-    def refuses(self, path: str) -> str:
-        """Why an absolute path is not saved; "" if it may be, "-" if there is nothing to say."""
-        if ".git" in path.split("/"):
-            return NOT_GIT
-        return "-" if is_below(path, self.excluded) and not is_below(path, self.included) else ""
+    def covers(self, path: str) -> bool:
+        is_excluded = bool(self.excluded) and is_below(path, [self.excluded]) and not is_below(path, [self.included])
+        return not is_excluded and not _is_git(path)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SnapshotLimits:
+class SnapshotLimits(NamedTuple):
     """How much is saved for the paths that one call names."""
 
     max_files: int = 20_000
@@ -48,7 +48,7 @@ class SnapshotLimits:
     seconds: float = 10.0
 
 
-ANYWHERE, USUAL_LIMITS = UndoScope(), SnapshotLimits()
+ANYWHERE = UndoScope()
 
 
 class PathSnapshot:
@@ -71,25 +71,25 @@ class PathSnapshot:
         self.notes: dict[str, None] = {}
         self.is_complete = True
         """Whether everything below the named folders was looked at."""
+        self.unsaved: dict[str, str] = {}
+        """Files whose contents could not be stored, and why."""
         self._files, self._store, self._scope, self._connection = files, store, scope, connection
         self._workspace, self._earlier = workspace, earlier or {}
-        self._bytes = 0
-        self._use(USUAL_LIMITS)
+        self._limits, self._most, self._ends, self._bytes = SnapshotLimits(), 0, 0.0, 0
 
-    def _use(self, limits: SnapshotLimits) -> None:
-        self._limits, self._ends = limits, time.monotonic() + limits.seconds
-        self._most = len(self.states) + limits.max_files
-
-    def take(self, paths: Iterable[str], limits: SnapshotLimits = USUAL_LIMITS) -> None:
+    def take(self, paths: Iterable[str], limits: SnapshotLimits) -> None:
         """Record what is at absolute paths, and below them if they are folders; note what fails."""
-        self._use(limits)
+        self._limits, self._most = limits, len(self.states) + limits.max_files
+        self._ends = time.monotonic() + limits.seconds
         wanted = list(dict.fromkeys(self._absolute(path) for path in paths))
         self._files.fetch(wanted, limits.max_bytes)
         for path in wanted:
             try:
                 self._take(path)
             except OSError as error:
-                self.note(path, error.strerror or str(error))
+                # What is there is unknown, so it must not count as new later.
+                self.is_complete = False
+                self.note(path, reason_of(error))
 
     def take_recorded(self, paths: Iterable[str]) -> None:
         """Record what is at paths from an earlier snapshot; a path through a link counts as missing."""
@@ -103,7 +103,7 @@ class PathSnapshot:
                     real[above] = self._files.real(above)
                 self.states[path] = self._state(path) if real[above] == above else MISSING
             except OSError as error:
-                self.note(path, error.strerror or str(error))
+                self.note(path, reason_of(error))
 
     def note(self, path: str, reason: str) -> None:
         self.notes[f"not saved: {path}: {reason}"] = None
@@ -114,10 +114,9 @@ class PathSnapshot:
         return f"{self._files.real(above or '/').rstrip('/')}/{name}" if name else "/"
 
     def _take(self, path: str) -> None:
-        refused = self._scope.refuses(path)
-        if refused:
-            if refused != "-":
-                self.note(path, refused)
+        if not self._scope.covers(path):
+            if _is_git(path):
+                self.note(path, NOT_GIT)
             return
         above = path.rpartition("/")[0]
         missing = []
@@ -129,7 +128,7 @@ class PathSnapshot:
         if self._connection is not None and self._files.look(path).kind == "link":
             # Writes will go through the link.
             real = self._files.real(path)
-            if real != path and self._files.look(real).kind != "folder" and not self._scope.refuses(real):
+            if real != path and self._files.look(real).kind != "folder" and self._scope.covers(real):
                 self._walk(real)
 
     def _walk(self, path: str) -> None:
@@ -139,7 +138,7 @@ class PathSnapshot:
             if path.endswith("/.git"):
                 self.note(path, NOT_GIT)
                 continue
-            if self._scope.refuses(path) or path in self.states or not self._has_room(path):
+            if not self._scope.covers(path) or path in self.states or not self._has_room(path):
                 continue
             if self._workspace is not None and self._is_scanned(path):
                 pending += self._workspace.unfollowed(path)
@@ -180,9 +179,18 @@ class PathSnapshot:
         found, content = self._files.read(path, state, largest)
         if content:
             self._bytes += len(content)
-            if self._connection is not None:
-                self._store.add_content(self._connection, found.digest, content)
+            try:
+                if self._connection is not None:
+                    self._store.add_content(self._connection, found.digest, content)
+            except OSError as error:
+                self.unsaved[path] = reason_of(error)
+                self.note(path, self.unsaved[path])
+                return replace(found, not_kept=UNSAVED.format(self.unsaved[path]))
         return found
+
+
+def _is_git(path: str) -> bool:
+    return ".git" in path.split("/")
 
 
 def _status(state: FileState) -> tuple[int, int, int]:

@@ -8,15 +8,17 @@ import io
 import os
 import tarfile
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
+from toolcrib.core.context import TerminalPort
 from toolcrib.core.environments import BackendPath, Environment, EnvironmentSpec
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.undo.files import MISSING, FileState, Kind, LocalFiles, with_content
+from toolcrib.undo.ignore import REBUILT
 
 T = TypeVar("T")
 
@@ -59,26 +61,12 @@ printf '\0\4'; date +%s
 printf '\0\4\0'
 """
 """Lists a folder with find of GNU, without what can be rebuilt; the time there comes last."""
-REBUILT_NAMES = [
-    word
-    for name in ["node_modules", ".venv", "venv", "__pycache__", ".tox", ".mypy_cache", ".pytest_cache", ".cache"]
-    for word in ("-name", name, "-o")
-]
+REBUILT_NAMES = [word for name in REBUILT.split() for word in ("-name", name.rstrip("/"), "-o")]
 MAX_TREE_FILES = 2_000
 MAX_TREE_BYTES = 1_000_000
 SETTLED_SECONDS = 3.0
 """A file that changed this recently may change again without another time."""
 Fetched = tuple[FileState, bytes | None]
-
-
-class Terminal(Protocol):
-    """The part of TerminalService that undo needs."""
-
-    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any: ...
-
-    async def work_in(self, spec: EnvironmentSpec, work: Callable[[Environment], Awaitable[T]]) -> T: ...
-
-    def environment_of(self, key: str) -> Environment | None: ...
 
 
 class RemoteFiles:
@@ -87,7 +75,7 @@ class RemoteFiles:
     Called in a separate thread; the work runs on the environment's event loop.
     """
 
-    def __init__(self, terminal: Terminal, spec: EnvironmentSpec, *, seconds: float = UNDO_SECONDS) -> None:
+    def __init__(self, terminal: TerminalPort, spec: EnvironmentSpec, *, seconds: float = UNDO_SECONDS) -> None:
         self._terminal = terminal
         self._spec = spec
         self._seconds = seconds
@@ -252,10 +240,9 @@ class RemoteFiles:
                 return await work(environment)
 
         try:
-            done: T = self._terminal.run(self._terminal.work_in(self._spec, bounded))
+            return self._terminal.run(self._terminal.work_in(self._spec, bounded))
         except EnvironmentFailed as error:
             raise OSError(str(error)) from error
-        return done
 
 
 SnapshotFiles = LocalFiles | RemoteFiles
@@ -339,7 +326,7 @@ def environment_as_json(spec: EnvironmentSpec, files: RemoteFiles) -> dict[str, 
     return {"spec": msgspec.to_builtins(spec), "address": dict(files.address())}
 
 
-def reopen_environment(environment: Mapping[str, Any], terminal: Terminal | None) -> RemoteFiles:
+def reopen_environment(environment: Mapping[str, Any], terminal: TerminalPort | None) -> RemoteFiles:
     """The files of an environment in the journal; raises OSError with the reason when it cannot be reached."""
     spec = msgspec.convert(environment["spec"], EnvironmentSpec)
     where = f"the {spec.backend} environment that the call worked in"

@@ -12,6 +12,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from toolcrib.config.files import OWNER_FOLDER
+from toolcrib.config.os_errors import reason_of
 from toolcrib.undo.files import SPECIAL, FileState
 from toolcrib.undo.path_snapshot import PathSnapshot
 from toolcrib.undo.records import CHANGED_SINCE, changes_of, why_refused
@@ -22,6 +23,7 @@ What = Literal["restored", "removed", "refused"]
 IN_THE_WAY = "other files are in it now"
 NO_CONTENT = "only its mode was saved, and its content has changed"
 NOT_MOVED = "it cannot be moved back"
+NOT_SAVED = "what is there now cannot be saved: {}"
 LINKED = "its folder is now a link"
 
 
@@ -89,13 +91,13 @@ class Restoration:
         if dry_run:
             present = PathSnapshot(self._files, self._store)
             present.take_recorded(self._changes)
-            steps, refused = self._plan(present.states, force=force)
+            steps, refused = self._plan(present, force=force)
             return self._in_order([step.result() for step in steps] + refused)
         environment, now = self._chosen[0].started.environment, self._store.clock()
-        with self._store.write(wait=True) as connection:
+        with self._store.write(durable=True) as connection:
             present = PathSnapshot(self._files, self._store, connection=connection)
             present.take_recorded(self._changes)
-            steps, refused = self._plan(present.states, force=force)
+            steps, refused = self._plan(present, force=force)
             undoes = self._keys({one.path for one in refused})
             start = CallStart(id=secrets.token_hex(6), at=now, tool=tool, environment=environment, undoes=undoes)
             self._store.begin(connection, session_id, start, present.states)
@@ -128,10 +130,10 @@ class Restoration:
 
     # What to restore
 
-    def _plan(self, present: Mapping[str, FileState], *, force: bool) -> tuple[list[RestoreStep], list[UndoneFile]]:
+    def _plan(self, present: PathSnapshot, *, force: bool) -> tuple[list[RestoreStep], list[UndoneFile]]:
         """What to restore, and what to leave alone."""
         wanted = [
-            RestoreStep(path, changes[0].before, present.get(path, FileState(kind="special")))
+            RestoreStep(path, changes[0].before, present.states.get(path, FileState(kind="special")))
             for path, changes in self._changes.items()
         ]
         self._find_moved(wanted)
@@ -142,6 +144,8 @@ class Restoration:
             if step.now.is_same(step.target):
                 continue
             reason = self._why_impossible(step)
+            if not reason and step.path in present.unsaved:
+                reason = NOT_SAVED.format(present.unsaved[step.path])
             if not reason and not force:
                 reason = why_refused(step.now, self._changes[step.path], self._others.get(step.path, ()))
                 if reason == CHANGED_SINCE and step.path in begun and step.is_half_done:
@@ -222,7 +226,7 @@ class Restoration:
             action(step)
             done[step.path] = step.result()
         except OSError as error:
-            reason = IN_THE_WAY if error.errno == errno.ENOTEMPTY else error.strerror or str(error)
+            reason = IN_THE_WAY if error.errno == errno.ENOTEMPTY else reason_of(error)
             done[step.path] = step.result(reason)
 
     def _move_back(self, step: RestoreStep) -> None:

@@ -13,17 +13,18 @@ import os
 import secrets
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from toolcrib.approval.calls import CommandReading
 from toolcrib.approval.command_reader import read_command
 from toolcrib.approval.named_files import NamedFiles
+from toolcrib.config.os_errors import reason_of
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import ToolContext, current_context
 from toolcrib.core.errors import ToolcribError
@@ -33,7 +34,7 @@ from toolcrib.undo.files import MISSING, FileState, LocalFiles
 from toolcrib.undo.path_snapshot import ANYWHERE, PathSnapshot, SnapshotLimits, UndoScope
 from toolcrib.undo.remote_files import RemoteFiles, SnapshotFiles, environment_as_json
 from toolcrib.undo.store import MEGABYTE, CallStart, UndoStore, UndoStoreError, is_below
-from toolcrib.undo.workspace import Workspace, WorkspaceBeyondLimits, why_not_scanned
+from toolcrib.undo.workspace import Scan, Workspace, WorkspaceBeyondLimits, why_not_scanned
 
 if TYPE_CHECKING:
     from toolcrib.core.context import Services
@@ -94,7 +95,7 @@ class Snapshotter:
         self._listed: dict[str, dict[str, FileState]] = {}
         """What is known of the files in other environments."""
         self._told: set[str] = set()
-        """Workspaces that are not scanned, as the person was told."""
+        """Why something is not saved, as the person was told."""
         self._detached: dict[str, tuple[tuple[str, ...], str]] = {}
         """Calls whose commands continue in the background, with the key of their session."""
 
@@ -110,7 +111,7 @@ class Snapshotter:
 
     async def before(self, entry: ToolEntry, effects: tuple[Effect, ...], ctx: ToolContext, /) -> None:
         # Not `to_thread`, which would need a task of its own to be shielded.
-        work = asyncio.get_running_loop().run_in_executor(None, self._before, entry, effects, ctx)
+        work = asyncio.get_running_loop().run_in_executor(None, self._open_calls, entry, effects, ctx)
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -121,42 +122,58 @@ class Snapshotter:
     async def after(self, ctx: ToolContext, /) -> tuple[str, ...]:
         with self._lock:
             _, opened = self._running.pop(id(ctx), (ctx, []))
-        return await asyncio.to_thread(self._after, opened, ctx) if opened else ()
+        for call in opened:
+            try:
+                await asyncio.to_thread(self._end, call, ctx)
+            except (OSError, ToolcribError) as error:
+                self._tell_unsaved(call, error)
+        return tuple(what for call in opened for what in call.notices)
 
     # Before a call
 
-    def _before(self, entry: ToolEntry, effects: tuple[Effect, ...], ctx: ToolContext) -> None:
+    def _open_calls(self, entry: ToolEntry, effects: tuple[Effect, ...], ctx: ToolContext) -> None:
         for is_there in (False, True):
             some = [one for one in effects if one.kind in KEPT_KINDS and bool(one.backend) is is_there]
-            if some:
-                _survive(entry.name, self._begin_call, entry, some, ctx)
+            try:
+                call = self._opened(entry, some, ctx) if some else None
+            except (OSError, ToolcribError) as error:
+                logger.warning("cannot save the files that %s changes: %s", entry.name, error, exc_info=error)
+                continue
+            if call is not None:
+                self._begin_call(call, ctx)
 
-    def _begin_call(self, entry: ToolEntry, effects: Sequence[Effect], ctx: ToolContext) -> None:
-        call = self._opened(entry, effects, ctx)
-        if call is None:
-            return
+    def _begin_call(self, call: _OpenCall, ctx: ToolContext) -> None:
         try:
             if call.workspace is not None:
                 call.head = call.workspace.git.head()
                 progress = partial(_report, ctx)
-                call.workspace.scan(lambda at, _: self._begin(call, at), ended=self._ended(), progress=progress)
+                call.workspace.scan(partial(self._begin_scanned, call), ended=self._ended(), progress=progress)
             else:
                 with self.store.write() as connection:
                     self._begin(call, connection)
         except WorkspaceBeyondLimits as error:
-            if call.start.workspace not in self._told:
-                self._told.add(call.start.workspace)
-                text = f"{error}, so undo covers only files that calls name; `undo.ignore` leaves out folders"
-                call.notices.append(text)
+            text = f"{error}, so undo covers only files that calls name; `undo.ignore` leaves out folders"
+            self._tell_once(call, text)
             self._begin_without_scan(call, f"not saved: {error}; {ONLY_NAMED}")
         except (OSError, UndoStoreError) as error:
             # On a full disk, the space of what was not saved is enough for a line that says so.
             call.certain, call.mentioned, call.tree = [], [], ""
-            self._begin_without_scan(call, f"not saved: {getattr(error, 'strerror', None) or error}")
-            logger.warning("cannot save the files that %s changes: %s", entry.name, error)
+            self._begin_without_scan(call, f"not saved: {self._tell_unsaved(call, error)}")
         if call.is_recorded:
             with self._lock:
                 self._running.setdefault(id(ctx), (ctx, []))[1].append(call)
+
+    def _tell_once(self, call: _OpenCall, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            call.notices.append(text)
+
+    def _tell_unsaved(self, call: _OpenCall, error: Exception) -> str:
+        """Tell the person that undo does not work, because a tool call must not fail for that; gives the reason."""
+        why = reason_of(error) if isinstance(error, OSError) else str(error)
+        logger.warning("cannot save the files that %s changes: %s", call.start.tool, error)
+        self._tell_once(call, f"undo cannot save what calls change: {why}")
+        return why
 
     def _opened(self, entry: ToolEntry, effects: Sequence[Effect], ctx: ToolContext) -> _OpenCall | None:
         """What is to be saved for a call; None if that is nothing."""
@@ -179,7 +196,6 @@ class Snapshotter:
                 summary=_summary(entry.name, effects),
                 call_id=ctx.call_id,
                 turn_id=ctx.turn_id,
-                folder=folder,
             ),
             commands=tuple(one.target for one in commands),
             files=LocalFiles(ctx.memo),
@@ -203,7 +219,8 @@ class Snapshotter:
         with self._lock:
             workspace = self._workspaces.get(folder)
             if workspace is None:
-                workspace = self._workspaces[folder] = Workspace(self.store, folder, self._own_folders)
+                own = self._scope.excluded, self._scope.included
+                workspace = self._workspaces[folder] = Workspace(self.store, folder, own)
         call.workspace = workspace
         named = [os.path.normpath(path) for path in (*call.certain, *(path for one in writing for path in one.owned))]
         call.start = replace(
@@ -221,19 +238,26 @@ class Snapshotter:
         spec = terminal.execution_target(ctx).spec
         files = call.files = RemoteFiles(terminal, spec, seconds=THERE_SECONDS)
         folder = files.real(next((effect.workspace for effect in effects if effect.workspace), "") or cwd or ".")
-        call.start = replace(call.start, folder=folder, environment=environment_as_json(spec, files))
+        call.start = replace(call.start, environment=environment_as_json(spec, files))
         call.tree = folder if scans else ""
         call.certain = [
             path for path in call.certain if path.startswith("/") and not (call.tree and is_below(path, [folder]))
         ]
         call.mentioned = []
 
+    def _begin_scanned(self, call: _OpenCall, connection: sqlite3.Connection, scan: Scan) -> None:
+        for path, reason in list(scan.unsaved.items())[:1]:
+            more = f" and {len(scan.unsaved) - 1:,} more" if len(scan.unsaved) > 1 else ""
+            call.note(f"not saved: {path}{more}: {reason}")
+            call.notices.append(call.start.notes[-1])
+        self._begin(call, connection)
+
     def _begin(self, call: _OpenCall, connection: sqlite3.Connection) -> None:
         """Save what the call names, and record it; from then on it survives the end of the process."""
         snapshot = self._snapshot(call, connection)
         call.states, call.is_complete = snapshot.states, snapshot.is_complete
         call.note(*snapshot.notes)
-        if not call.is_complete:
+        if snapshot.unsaved or not call.is_complete:
             call.notices += snapshot.notes
         if call.is_recorded:
             self.store.begin(connection, call.session_id, call.start, call.states)
@@ -275,14 +299,9 @@ class Snapshotter:
 
     # After a call
 
-    def _after(self, opened: list[_OpenCall], ctx: ToolContext) -> tuple[str, ...]:
-        for one in opened:
-            _survive("a call", self._end, one, ctx)
-        return tuple(what for one in opened for what in one.notices)
-
     def _end(self, call: _OpenCall, ctx: ToolContext) -> None:
-        key = self._session_key(ctx) if call.commands else ""
-        if call.commands and self._runs_on(call.commands, key):
+        key = str(self._services.terminal.execution_target(ctx).spec.session) if call.commands else ""
+        if self._runs_on(call.commands, key):
             self.store.set_detached(call.start.id)
             with self._lock:
                 self._detached[call.start.id] = call.commands, key
@@ -290,7 +309,7 @@ class Snapshotter:
         why = []
         if call.workspace is not None:
             try:
-                call.workspace.scan(lambda at, lost: self._finish(at, call, lost), ended=self._ended())
+                call.workspace.scan(lambda at, scan: self._finish(at, call, scan.lost), ended=self._ended())
                 return
             except WorkspaceBeyondLimits as error:
                 why = [f"not saved: {error}"]
@@ -326,22 +345,18 @@ class Snapshotter:
                 self._detached.pop(call, None)
         return ended
 
-    def _session_key(self, ctx: ToolContext) -> str:
-        return str(self._services.terminal.execution_target(ctx).spec.session)
-
     def _runs_on(self, commands: tuple[str, ...], session_key: str) -> bool:
         return any(self._services.terminal.runs_on(session_key, command) for command in commands)
 
     @lazy
     def _scope(self) -> UndoScope:
-        home, skills = self._own_folders
-        return UndoScope(excluded=(home,), included=(skills,), home=_real_home())
-
-    @lazy
-    def _own_folders(self) -> tuple[str, str]:
-        """The real paths of toolcrib's home and of the skills in it; nothing moves them while toolcrib runs."""
-        home = self._settings.home
-        return os.path.realpath(home.root), os.path.realpath(home.skills_dir)
+        """Everything but toolcrib's own home, except for the skills in it; nothing moves them while toolcrib runs."""
+        own = self._settings.home
+        try:
+            home = os.path.realpath(Path.home())
+        except RuntimeError:  # The user has none.
+            home = ""
+        return UndoScope(excluded=os.path.realpath(own.root), included=os.path.realpath(own.skills_dir), home=home)
 
 
 def _named_by(effect: Effect, ctx: ToolContext, cwd: str) -> NamedFiles:
@@ -357,14 +372,6 @@ def _reading(effect: Effect, ctx: ToolContext) -> CommandReading | None:
     return reading
 
 
-def _real_home() -> str:
-    """The home folder of the user; empty if there is none."""
-    try:
-        return os.path.realpath(Path.home())
-    except RuntimeError:
-        return ""
-
-
 def _report(ctx: ToolContext, text: str) -> None:
     """Report the progress of a call, from a thread that does not know which one it works for."""
     token = current_context.set(ctx)
@@ -372,14 +379,6 @@ def _report(ctx: ToolContext, text: str) -> None:
         ctx.progress(text)
     finally:
         current_context.reset(token)
-
-
-def _survive(name: str, function: Callable[..., None], *arguments: Any) -> None:
-    """Call the function; a tool call must not fail because its files cannot be saved."""
-    try:
-        function(*arguments)
-    except (OSError, ToolcribError) as error:
-        logger.warning("cannot save the files that %s changes: %s", name, error, exc_info=error)
 
 
 def _summary(tool: str, effects: Sequence[Effect]) -> str:

@@ -99,12 +99,19 @@ STEPS = (
             "ALTER TABLE workspaces ADD COLUMN tree BLOB NOT NULL DEFAULT x''",
         )
     ),
+    Migration(("DELETE FROM workspaces",)),
 )
-_encode = msgspec.msgpack.Encoder().encode
+FORGET_SESSION = (
+    "DELETE FROM changes WHERE call IN (SELECT id FROM calls WHERE session = ?)",
+    "DELETE FROM calls WHERE session = ?",
+)
+encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(FileState).decode
-decode_tree = msgspec.msgpack.Decoder(dict[bytes, FileState]).decode
-"""Reads what a scan found in a workspace."""
-encode_tree = _encode
+Changes = dict[str, tuple[FileState, FileState]]
+"""What was at each changed path, and what is there now."""
+Tree = dict[bytes, dict[bytes, FileState]]
+"""What is in each folder of a workspace, by name; folders of what git ignores have a slash in front."""
+decode_tree = msgspec.msgpack.Decoder(Tree).decode
 
 
 class UndoStoreError(ToolcribError):
@@ -121,8 +128,6 @@ class CallStart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The call in one line."""
     call_id: str = ""
     turn_id: str = ""
-    folder: str = ""
-    """The workspace of the session."""
     workspace: str = ""
     """The folder that is scanned before and after the call; empty for a call that names all files it changes."""
     is_opaque: bool = False
@@ -189,40 +194,36 @@ class StoredCall:
         return [one for one in self.paths.values() if one.after is None or not one.before.is_same(one.after)]
 
 
-class UndoStore:
+class UndoStore(Database):
     """The store of one home. Safe for threads and processes."""
 
     def __init__(
         self, folder: Path, settings: UndoSettings | None = None, *, clock: Callable[[], float] = time.time
     ) -> None:
+        super().__init__(folder / "undo.db", steps=STEPS, what="undo store", error=UndoStoreError)
         self.folder = folder
         self.clock = clock
         self.settings = settings or UndoSettings()
         self.process = msgspec.json.encode(own_identity()).decode()
-        self._database = Database(folder / "undo.db", steps=STEPS, what="undo store", error=UndoStoreError)
         self._contents = folder / "contents"
         self._added = 0
 
     # Transactions
 
     @contextlib.contextmanager
-    def write(self, *, wait: bool = False) -> Iterator[sqlite3.Connection]:
-        """One transaction; with `wait`, it survives a power cut, too."""
-        with self._database.write(durable=wait) as connection:
+    def write(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
+        with super().write(durable=durable) as connection:
             yield connection
         if self._added > self.settings.max_total_mb * MEGABYTE * CHECKED_SHARE:
             self._added = 0
             self._prune()
 
-    def read(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
-        return self._database.read()
-
-    @property
-    def exists(self) -> bool:
-        return self._database.exists
-
-    def close(self) -> None:
-        self._database.close()
+    def _rows(self, statement: str, *values: object) -> list[Any]:
+        """What a query gives; nothing if there is no store yet, which is not made for that."""
+        if not self.exists:
+            return []
+        with self.read() as connection:
+            return connection.execute(statement, values).fetchall()
 
     # Contents
 
@@ -244,10 +245,8 @@ class UndoStore:
             descriptor = os.open(temporary, flags, OWNER_FILE)
         with contextlib.ExitStack() as on_error:
             on_error.callback(Path(temporary).unlink, missing_ok=True)
-            with os.fdopen(descriptor, "wb", buffering=0) as stream:
-                left = memoryview(content)
-                while left:
-                    left = left[stream.write(left) :]
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(content)
             os.rename(temporary, path)  # noqa: PTH104 - quick
             # Not in any case: an unlink in vain may wait for the disk.
             on_error.pop_all()
@@ -256,10 +255,9 @@ class UndoStore:
         """The stored content of a file; raises OSError with the reason if there is no copy."""
         if state.kind != "file" or state.size == 0:
             return b""
-        with self._database.read() as connection:
-            row = connection.execute("SELECT content FROM contents WHERE digest = ?", (state.digest,)).fetchone()
+        rows = self._rows("SELECT content FROM contents WHERE digest = ?", state.digest)
         try:
-            content: bytes = row[0] if row is not None else (self._contents / state.digest.hex()).read_bytes()
+            content: bytes = rows[0][0] if rows else (self._contents / state.digest.hex()).read_bytes()
         except FileNotFoundError:
             raise OSError(DROPPED) from None
         if hashlib.sha256(content).digest() != state.digest:
@@ -269,9 +267,8 @@ class UndoStore:
     def is_kept(self, state: FileState) -> bool:
         if state.kind != "file" or state.size == 0 or not state.digest:
             return True
-        with self._database.read() as connection:
-            row = connection.execute("SELECT 1 FROM contents WHERE digest = ?", (state.digest,)).fetchone()
-        return row is not None or (self._contents / state.digest.hex()).exists()
+        rows = self._rows("SELECT 1 FROM contents WHERE digest = ?", state.digest)
+        return bool(rows) or (self._contents / state.digest.hex()).exists()
 
     # Calls
 
@@ -293,19 +290,19 @@ class UndoStore:
                 _about(start),
             ),
         )
-        rows = [(start.id, os.fsencode(path), _encode(state)) for path, state in states.items()]
+        rows = [(start.id, os.fsencode(path), encode(state)) for path, state in states.items()]
         connection.executemany("INSERT INTO changes (call, path, before) VALUES (?, ?, ?)", rows)
 
     def end(
         self,
         connection: sqlite3.Connection,
         call: str,
-        after: Mapping[str, tuple[FileState, FileState]],
+        after: Changes,
         notes: Sequence[str] = (),
     ) -> None:
         """Record the states before and after a call; one that changed nothing is forgotten."""
         rows = [
-            (call, os.fsencode(path), _encode(old), _encode(new))
+            (call, os.fsencode(path), encode(old), encode(new))
             for path, (old, new) in after.items()
             if not old.is_same(new)
         ]
@@ -334,8 +331,8 @@ class UndoStore:
         )
 
     def has_changes(self, connection: sqlite3.Connection, call: str) -> bool:
-        found = connection.execute("SELECT 1 FROM changes WHERE call = ? AND after IS NOT NULL", (call,)).fetchone()
-        return found is not None
+        asked = "SELECT 1 FROM changes WHERE call = ? AND after IS NOT NULL"
+        return connection.execute(asked, (call,)).fetchone() is not None
 
     def set_detached(self, call: str) -> None:
         """Record that the command of a call continues in the background; what changes from now on may be its doing."""
@@ -346,7 +343,7 @@ class UndoStore:
         self,
         connection: sqlite3.Connection,
         workspace: str,
-        changes: Mapping[str, tuple[FileState, FileState]],
+        changes: Changes,
         ended: Iterable[str] = (),
     ) -> None:
         """Add what a scan found to every call that is running in the workspace, and close those that are over."""
@@ -367,7 +364,7 @@ class UndoStore:
                 for path, (old, new) in changes.items():
                     raw, is_own = os.fsencode(path), path in above or is_below(path, named)
                     is_during = not is_own and (is_shared or raw in others)
-                    rows.append((call, raw, _encode(old), _encode(new), is_during))
+                    rows.append((call, raw, encode(old), encode(new), is_during))
                 connection.executemany(
                     "INSERT INTO changes (call, path, before, after, is_during) VALUES (?, ?, ?, ?, ?) ON CONFLICT "
                     "(call, path) DO UPDATE SET after = excluded.after, is_during = is_during OR excluded.is_during",
@@ -393,68 +390,60 @@ class UndoStore:
 
     def calls(self, session_id: str) -> list[StoredCall]:
         """Every call of a session, oldest first."""
-        if not self.exists:
-            return []
         found: dict[str, StoredCall] = {}
-        with self._database.read() as connection:
-            rows = connection.execute(
-                "SELECT about, position, ended, outcome FROM calls WHERE session = ? ORDER BY position",
-                (session_id or DIRECT,),
-            ).fetchall()
-            changes = connection.execute(
-                "SELECT call, path, before, after, is_during, is_undone FROM changes JOIN calls "
-                "ON changes.call = calls.id WHERE calls.session = ?",
-                (session_id or DIRECT,),
-            ).fetchall()
-        for about, position, ended, outcome in rows:
+        asked = "SELECT about, position, ended, outcome FROM calls WHERE session = ? ORDER BY position"
+        for about, position, ended, outcome in self._rows(asked, session_id or DIRECT):
             start = _start(about)
             found[start.id] = StoredCall(start, position, -1 if ended is None else ended, outcome)
+        changes = self._rows(
+            "SELECT call, path, before, after, is_during, is_undone FROM changes JOIN calls "
+            "ON changes.call = calls.id WHERE calls.session = ?",
+            session_id or DIRECT,
+        )
         for call, raw, before, after, is_during, is_undone in changes:
+            if call not in found:  # It began a moment ago.
+                continue
             stored, path, left = found[call], os.fsdecode(raw), _decode(after) if after is not None else None
             stored.paths[path] = StoredChange(stored, path, _decode(before), left, bool(is_during), bool(is_undone))
         return list(found.values())
 
     def open_workspaces(self, session_id: str) -> list[str]:
         """The scanned folders of calls whose end is not recorded."""
-        if not self.exists:
-            return []
-        with self._database.read() as connection:
-            rows = connection.execute(
-                "SELECT DISTINCT workspace FROM calls WHERE session = ? AND ended IS NULL AND workspace <> ''",
-                (session_id or DIRECT,),
-            )
-            return [folder for (folder,) in rows]
+        asked = "SELECT DISTINCT workspace FROM calls WHERE session = ? AND ended IS NULL AND workspace <> ''"
+        return [folder for (folder,) in self._rows(asked, session_id or DIRECT)]
 
     def sessions(self, folder: str = "", *, undone_too: bool = True) -> list[str]:
         """The sessions with changes, the latest first; with a folder, those that changed something in it."""
-        if not self.exists:
-            return []
         inside = os.fsencode(f"{folder.rstrip('/')}/") if folder else b""
-        with self._database.read() as connection:
-            rows = connection.execute(
-                "SELECT session FROM calls JOIN changes ON changes.call = calls.id WHERE (substr(path, 1, ?) = ? OR "
-                "path = ?) AND (? OR (NOT is_undone AND json_extract(about, '$.tool') "
-                "NOT IN (?, ?))) GROUP BY session ORDER BY max(at) DESC",
-                (len(inside), inside, inside[:-1], undone_too, UNDO, REDO),
-            )
-            return [session for (session,) in rows]
+        asked = (
+            "SELECT session FROM calls JOIN changes ON changes.call = calls.id "
+            "WHERE (substr(path, 1, ?) = ? OR path = ?) AND (? OR (NOT is_undone AND "
+            "json_extract(about, '$.tool') NOT IN (?, ?))) GROUP BY session ORDER BY max(at) DESC"
+        )
+        rows = self._rows(asked, len(inside), inside, inside[:-1], undone_too, UNDO, REDO)
+        return [session for (session,) in rows]
 
     def forget(self, session_id: str) -> None:
         """Remove everything that is stored for a session."""
         if self.exists:
             with self.write() as connection:
-                _forget(connection, [session_id])
+                for statement in FORGET_SESSION:
+                    connection.execute(statement, (session_id or DIRECT,))
             self._sweep()
 
     # Limits
 
+    def _pages(self) -> tuple[int, int, int]:
+        """How many pages the database has, how many of them are free, and how large each is."""
+        asked = "SELECT * FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
+        pages, free, size = self._rows(asked)[0]
+        return pages, free, size
+
     def _size(self) -> int:
-        with self._database.read() as connection:
-            pages, free, page = (
-                connection.execute(f"PRAGMA {name}").fetchone()[0]
-                for name in ("page_count", "freelist_count", "page_size")
-            )
-        return int((pages - free) * page) + sum(_sizes(self._contents))
+        (pages, free, page), large = self._pages(), 0
+        with contextlib.suppress(OSError):
+            large = sum(entry.stat().st_size for entry in os.scandir(self._contents))
+        return (pages - free) * page + large
 
     def _prune(self) -> None:
         """Forget the oldest sessions, then the workspaces that were not used for longest, until there is room."""
@@ -462,31 +451,29 @@ class UndoStore:
         if self._size() <= limit:
             return
         self._sweep()
-        for table, name in (("calls", "session"), ("workspaces", "folder")):
-            when = "max(at)" if table == "calls" else "max(used)"
-            with self._database.read() as connection:
-                rows = connection.execute(f"SELECT {name} FROM {table} GROUP BY {name} ORDER BY {when}").fetchall()
+        for asked, forget in (
+            ("SELECT session FROM calls GROUP BY session ORDER BY max(at)", FORGET_SESSION),
+            ("SELECT folder FROM workspaces ORDER BY used", ("DELETE FROM workspaces WHERE folder = ?",)),
+        ):
             # The latest stays, whatever it takes.
-            oldest = [one for (one,) in rows][:-1]
+            oldest = self._rows(asked)[:-1]
             while oldest and self._size() > limit * ROOM_LEFT:
                 gone, oldest = oldest[: len(oldest) // 4 + 1], oldest[len(oldest) // 4 + 1 :]
-                with self._database.write() as connection:
-                    if table == "calls":
-                        _forget(connection, gone)
-                    else:
-                        connection.executemany("DELETE FROM workspaces WHERE folder = ?", [(one,) for one in gone])
+                with super().write() as connection:
+                    for statement in forget:
+                        connection.executemany(statement, gone)
                 self._sweep()
 
     def _sweep(self) -> None:
         """Remove the contents that nothing refers to."""
-        with self._database.write() as connection:
+        with super().write() as connection:
             used = {
                 state.digest
                 for before, after in connection.execute("SELECT before, after FROM changes")
                 for state in (_decode(before), _decode(after) if after is not None else MISSING)
             }
             for (tree,) in connection.execute("SELECT tree FROM workspaces WHERE version > 0"):
-                used.update(state.digest for state in decode_tree(tree).values())
+                used.update(state.digest for names in decode_tree(tree).values() for state in names.values())
             stored = [digest for (digest,) in connection.execute("SELECT digest FROM contents")]
             gone = [(digest,) for digest in stored if digest not in used]
             connection.executemany("DELETE FROM contents WHERE digest = ?", gone)
@@ -495,24 +482,15 @@ class UndoStore:
             for entry in os.scandir(self._contents):
                 if entry.name not in names and time.time() - entry.stat().st_mtime > 60:
                     Path(entry.path).unlink(missing_ok=True)
-        with self._database.read() as connection:
-            pages, free = (
-                connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count")
-            )
-            if free > pages // 4:
-                connection.execute("VACUUM")
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        pages, free, _ = self._pages()
+        if free > pages // 4:
+            self._rows("VACUUM")
+            self._rows("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def is_below(path: str, folders: Sequence[str]) -> bool:
     """Whether a path is one of these, or in one of them."""
     return any(path == one or path.startswith(f"{one.rstrip('/')}/") for one in folders)
-
-
-def _forget(connection: sqlite3.Connection, sessions: Sequence[str]) -> None:
-    rows = [(one or DIRECT,) for one in sessions]
-    connection.executemany("DELETE FROM changes WHERE call IN (SELECT id FROM calls WHERE session = ?)", rows)
-    connection.executemany("DELETE FROM calls WHERE session = ?", rows)
 
 
 def _next(connection: sqlite3.Connection) -> int:
@@ -522,10 +500,3 @@ def _next(connection: sqlite3.Connection) -> int:
 
 def _is_alive(process: str) -> bool:
     return is_alive(msgspec.json.decode(process, type=Identity))
-
-
-def _sizes(folder: Path) -> list[int]:
-    try:
-        return [entry.stat().st_size for entry in os.scandir(folder)]
-    except OSError:
-        return []

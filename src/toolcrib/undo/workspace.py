@@ -21,8 +21,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
+from msgspec.structs import replace
+
+from toolcrib.config.os_errors import reason_of
 from toolcrib.core.errors import ToolcribError
-from toolcrib.undo.files import MISSING, FileState, read_state, state_of
+from toolcrib.undo.files import MISSING, UNSAVED, FileState, read_state, state_of
 from toolcrib.undo.ignore import (
     IGNORE_ALL,
     IGNORE_NOTHING,
@@ -32,7 +35,7 @@ from toolcrib.undo.ignore import (
     WorkspaceIgnore,
     rules_of,
 )
-from toolcrib.undo.store import MEGABYTE, UndoStore, decode_tree, encode_tree
+from toolcrib.undo.store import MEGABYTE, Changes, Tree, UndoStore, decode_tree, encode
 
 TRIES = 3
 PROGRESS_SECONDS = 1.0
@@ -46,12 +49,8 @@ IGNORED_FILES, IGNORED_BYTES = 1_000, 20_000_000
 COUNTED_FILES = 5_000
 """How many files of a large ignored folder are counted."""
 
-Changes = dict[str, tuple[FileState, FileState]]
-"""What was at each changed path, and what is there now."""
-Tree = dict[bytes, FileState]
-"""What is at each path, relative to the workspace; what git ignores has a slash in front."""
-Commit = Callable[[sqlite3.Connection, dict[str, str]], None]
-"""Part of the transaction of a scan; gets the ignored folders with deletions that were not saved, and a text each."""
+Commit = Callable[[sqlite3.Connection, "Scan"], None]
+"""Part of the transaction of a scan."""
 Progress = Callable[[str], None]
 
 
@@ -72,7 +71,7 @@ def why_not_scanned(folder: str, home: str) -> str:
 
 
 @dataclass(slots=True)
-class _Scan:
+class Scan:
     """What one walk over the workspace found."""
 
     known: Tree
@@ -83,20 +82,15 @@ class _Scan:
     due: float
     """When to report progress."""
     found: Tree = field(default_factory=dict)
-    fresh: list[bytes] = field(default_factory=list)
-    """The paths that are new, or whose status is another than before."""
+    """A folder in which nothing has changed is the very object that is known."""
+    fresh: list[tuple[bytes, bytes]] = field(default_factory=list)
+    """The folders and names of what is new, or has another status than before."""
     lost: dict[str, str] = field(default_factory=dict)
+    """Ignored folders with deletions that were not saved, and a text for each."""
+    unsaved: dict[str, str] = field(default_factory=dict)
+    """Files whose contents could not be stored, and why."""
     has_new_rules: bool = False
-    has_forgotten: bool = False
-    """Whether it is no longer known what is in an ignored tree, because it has grown too large."""
     seen: int = 0
-    size: int = 0
-
-    @property
-    def is_as_known(self) -> bool:
-        # A file that changed a moment ago is read again by every scan, and often is as it was.
-        is_same = all(self.found[path] == self.known.get(path) for path in self.fresh)
-        return is_same and not self.has_forgotten and len(self.found) == len(self.known)
 
 
 class Workspace:
@@ -107,6 +101,7 @@ class Workspace:
         self.git = GitWorkspace(folder)
         self._store = store
         self._settings = store.settings
+        self._largest = self._settings.max_file_mb * MEGABYTE
         self._root = os.fsencode(folder).rstrip(b"/") + b"/"
         self._excluded = frozenset(os.fsencode(one) for one in excluded)
         self._included = {os.fsencode(one.strip("/")) for one in self._settings.include}
@@ -154,10 +149,10 @@ class Workspace:
                     changes = self._changes(scan)
                     if scan.has_new_rules or rules != self._top_rules:
                         self._follow(rules, scan, connection)
-                    self._save(scan, connection)
+                    self._save(scan.found, connection)
                     self._store.spread(connection, self.folder, changes, ended)
                     if commit is not None:
-                        commit(connection, scan.lost)
+                        commit(connection, scan)
                 return changes
             raise WorkspaceBeyondLimits("other processes kept changing what is known of the workspace")
 
@@ -166,30 +161,38 @@ class Workspace:
         above = f"{self.folder.rstrip('/')}/"
         if not path.startswith(above):
             return path == self.folder
-        rel = b""
+        folder = b""
         for name in os.fsencode(path[len(above) :]).split(b"/"):
-            rel = _join(rel, name)
-            if rel not in self._known and any(self._ignores(rel, is_folder=one) for one in (True, False)):
+            rel = _join(folder, name)
+            is_known = name in self._known.get(folder, ())
+            if not is_known and any(self._ignores(rel, is_folder=one) for one in (True, False)):
                 return False
+            folder = rel
         return True
 
     def unfollowed(self, path: str) -> list[str]:
         """The paths in a followed folder that scans do not see, except those in other such paths."""
         inside = (os.fsencode(path).rstrip(b"/") + b"/")[len(self._root) :]
-        return [self._text(one) for one in list(self._ignored) if one.startswith(inside)]
+        return [self._text(b"", one) for one in list(self._ignored) if one.startswith(inside)]
 
     # The walk
 
-    def _walk(self, known: Tree, is_nobodys: bool, progress: Progress | None, due: float) -> _Scan:
-        scan = _Scan(known, is_nobodys, time.monotonic() + self._settings.max_scan_seconds, progress, due)
+    def _walk(self, known: Tree, is_nobodys: bool, progress: Progress | None, due: float) -> Scan:
+        scan = Scan(known, is_nobodys, time.monotonic() + self._settings.max_scan_seconds, progress, due)
         pending = [b""]
         while pending:
             self._visit(pending.pop(), scan, pending)
-            self._step(scan)
+            self._check_limits(scan)
         self._visit_ignored(scan)
+        if scan.fresh:
+            most = self._settings.max_workspace_mb
+            followed = (names for folder, names in scan.found.items() if not folder.startswith(b"/"))
+            size = sum(one.size for names in followed for one in names.values() if one.size <= self._largest)
+            if size > most * MEGABYTE:
+                raise WorkspaceBeyondLimits(f"the workspace has more than {most:g} MB of files")
         return scan
 
-    def _step(self, scan: _Scan) -> None:
+    def _check_limits(self, scan: Scan) -> None:
         """Report now and then that it takes a while, and stop when it is too much."""
         limits, now = self._settings, time.monotonic()
         if scan.progress is not None and now > scan.due:
@@ -197,68 +200,75 @@ class Workspace:
             scan.progress(f"saving the workspace for undo: {scan.seen:,} files so far")
         if scan.seen > limits.max_files:
             raise WorkspaceBeyondLimits(f"the workspace has more than {limits.max_files:,} files")
-        if scan.size > limits.max_workspace_mb * MEGABYTE:
-            raise WorkspaceBeyondLimits(f"the workspace has more than {limits.max_workspace_mb:g} MB of files")
         if now > scan.ends:
             seconds = limits.max_scan_seconds
             raise WorkspaceBeyondLimits(f"looking at the workspace takes longer than {seconds:g} seconds")
 
-    def _visit(self, folder: bytes, scan: _Scan, pending: list[bytes]) -> None:
+    def _visit(self, folder: bytes, scan: Scan, pending: list[bytes]) -> None:
         """Compare what is in one folder with what is known of it."""
-        known, found, ignored, lead = scan.known, scan.found, self._ignored, folder and folder + b"/"
-        largest, seen, size = self._settings.max_file_mb * MEGABYTE, 0, 0
+        known: dict[bytes, FileState] = scan.known.get(folder, {})
+        found: dict[bytes, FileState] = {}
+        lead, fresh = folder and folder + b"/", len(scan.fresh)
         try:
             listed = os.scandir(self._root + folder)
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             # Removed meanwhile, or closed to us: what is in it stays as it was.
-            found.update((path, state) for path, state in known.items() if path.startswith(lead))
+            scan.found.update((one, scan.known[one]) for one in scan.known if one == folder or one.startswith(lead))
             return
         with listed:
             for entry in listed:
-                path = lead + entry.name
-                before = known.get(path)
-                if before is None:
-                    is_folder = entry.is_dir(follow_symlinks=False)
-                    if ignored.get(path) is is_folder:
-                        continue
-                    if self._ignores(path, is_folder=is_folder):
-                        ignored[path] = is_folder
-                        is_rule = entry.name == GIT and folder in self._rules.keys() - self._nested - {b""}
-                        scan.has_new_rules |= is_rule
-                        continue
-                    ignored.pop(path, None)
+                name = entry.name
+                before = known.get(name)
+                if before is None and self._leaves_out(folder, lead + name, entry, scan):
+                    continue
                 try:
                     about = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     continue
-                seen += 1
-                if about.st_size <= largest:
-                    size += about.st_size
                 if (
                     before is not None
                     and about.st_ctime_ns == before.touched_ns
                     and about.st_ino == before.inode
                     and about.st_size == before.size
                 ):
-                    found[path] = before
+                    found[name] = before
                     continue
-                if before is not None and _is_same_folder(before, about):
-                    found[path] = before
-                else:
-                    self._differs(scan, path, about)
+                self._compare(scan, folder, name, before, about, found)
                 if stat.S_ISDIR(about.st_mode):
-                    pending.append(path)
-        scan.seen += seen
-        scan.size += size
+                    pending.append(lead + name)
+        scan.seen += len(found)
+        scan.found[folder] = known if len(found) == len(known) and len(scan.fresh) == fresh else found
 
-    def _differs(self, scan: _Scan, path: bytes, about: os.stat_result) -> None:
-        """A path that is new, or whose status is another than before."""
+    def _compare(
+        self,
+        scan: Scan,
+        folder: bytes,
+        name: bytes,
+        before: FileState | None,
+        about: os.stat_result,
+        found: dict[bytes, FileState],
+    ) -> None:
+        """Add a path, which is fresh unless it is the same folder as before."""
+        if before is not None and _is_same_folder(before, about):
+            found[name] = before
+            return
         with contextlib.suppress(OSError):  # A link that was removed meanwhile.
-            scan.found[path] = state_of(about, self._root + path)
-            scan.fresh.append(path)
-            scan.has_new_rules |= _is_rule(path) and not scan.is_nobodys
+            found[name] = state_of(about, self._root + _join(folder.removeprefix(b"/"), name))
+            scan.fresh.append((folder, name))
 
-    def _visit_ignored(self, scan: _Scan) -> None:
+    def _leaves_out(self, folder: bytes, path: bytes, entry: os.DirEntry[bytes], scan: Scan) -> bool:
+        """Whether the rules ignore a path that is not known yet."""
+        is_folder = entry.is_dir(follow_symlinks=False)
+        if self._ignored.get(path) is is_folder:
+            return True
+        if not self._ignores(path, is_folder=is_folder):
+            self._ignored.pop(path, None)
+            return False
+        self._ignored[path] = is_folder
+        scan.has_new_rules |= entry.name == GIT and folder in self._rules.keys() - self._nested - {b""}
+        return True
+
+    def _visit_ignored(self, scan: Scan) -> None:
         """Look at what the rules ignore: whether anything was deleted there."""
         files_left, bytes_left = IGNORED_FILES, IGNORED_BYTES
         for root, is_folder in sorted(self._ignored.items()):
@@ -270,39 +280,29 @@ class Workspace:
                 if is_folder and b"cache" not in name:
                     self._counts[root] = os.path.lexists(full)
                     if counted and not self._counts[root]:
-                        scan.lost[self._text(root)] = f"the ignored folder {shown}/ was deleted"
+                        scan.lost[self._text(b"", root)] = f"the ignored folder {shown}/ was deleted"
                 continue
             tree, count = _tree_of(full, files_left)
             size = sum(about.st_size for about in tree.values()) if tree is not None else 0
             if tree is not None and size <= bytes_left:
                 files_left, bytes_left = files_left - len(tree), bytes_left - size
-                self._compare_ignored(scan, b"/" + root, tree)
                 self._counts[root] = 0
+                for path, about in tree.items():
+                    folder, name = _ignored_at(_join(root, path))
+                    before, found = scan.known.get(folder, {}).get(name), scan.found.setdefault(folder, {})
+                    if before is not None and _is_same_file(before, about):
+                        found[name] = before
+                    else:
+                        self._compare(scan, folder, name, before, about, found)
             else:
                 if not counted:
-                    self._forget_ignored(scan, b"/" + root)
+                    # Of a tree that is too large now, nothing counts as deleted.
+                    scan.known = _without(scan.known, root)
                 self._counts[root] = count
             if counted > count:
                 gone = counted - count
                 what = "an ignored file was" if gone == 1 else f"{gone:,} ignored files were"
-                scan.lost[self._text(root)] = f"{what} deleted in {shown}/"
-
-    def _compare_ignored(self, scan: _Scan, root: bytes, tree: dict[bytes, os.stat_result]) -> None:
-        """Compare a small tree with what is known of it."""
-        for name, about in tree.items():
-            path = _join(root, name)
-            known = scan.known.get(path)
-            if known is not None and (_is_same_folder(known, about) or _is_same_file(known, about)):
-                scan.found[path] = known
-            else:
-                self._differs(scan, path, about)
-
-    @staticmethod
-    def _forget_ignored(scan: _Scan, root: bytes) -> None:
-        """Of a tree that is too large now, nothing counts as deleted."""
-        for path in [one for one in scan.known if one == root or one.startswith(root + b"/")]:
-            del scan.known[path]
-            scan.has_forgotten = True
+                scan.lost[self._text(b"", root)] = f"{what} deleted in {shown}/"
 
     # Rules
 
@@ -335,61 +335,77 @@ class Workspace:
 
     def _rule_content(self, rel: bytes) -> bytes:
         """The ignore file of a folder as the latest scan found it; in a new folder, as it is."""
-        path = _join(rel, GITIGNORE)
-        state = self._known.get(path)
+        state = self._known.get(rel, {}).get(GITIGNORE)
         with contextlib.suppress(OSError):
             if state is not None and state.kind == "file" and state.digest:
                 return self._store.content(state)
-            with open(self._root + path, "rb") as stream:  # noqa: PTH123 - bytes
+            with open(self._root + _join(rel, GITIGNORE), "rb") as stream:  # noqa: PTH123 - bytes
                 return stream.read()
         return b""
 
-    def _follow(self, rules: tuple[RuleFiles, frozenset[bytes]], scan: _Scan, connection: sqlite3.Connection) -> None:
+    def _follow(self, rules: tuple[RuleFiles, frozenset[bytes]], scan: Scan, connection: sqlite3.Connection) -> None:
         """Walk again with the rules as they are now. What they reveal or hide belongs to no call."""
         self._use_rules(*rules)
         self._known = {}
         again = self._walk({}, True, scan.progress, scan.due)
         # If something known has changed meanwhile, the next scan will tell.
-        again.found.update((path, scan.found[path]) for path in again.fresh if path in scan.found)
-        again.fresh = [path for path in again.fresh if path not in scan.found]
+        fresh, again.fresh = again.fresh, []
+        for folder, name in fresh:
+            before = scan.found.get(folder, {}).get(name)
+            if before is None:
+                again.fresh.append((folder, name))
+            else:
+                again.found[folder][name] = before
         self._read(again, connection)
-        scan.found, scan.has_forgotten = again.found, True
+        scan.found = again.found
 
     # Contents and the store
 
-    def _read(self, scan: _Scan, connection: sqlite3.Connection) -> None:
+    def _read(self, scan: Scan, connection: sqlite3.Connection) -> None:
         """Read the files that differ, and store their contents."""
-        largest = self._settings.max_file_mb * MEGABYTE
-        for at, path in enumerate(scan.fresh):
-            if scan.found[path].kind == "file":
-                scan.found[path], content = read_state(self._root + path, scan.found[path], largest)
-                if content:
-                    self._store.add_content(connection, scan.found[path].digest, content)
+        for at, (folder, name) in enumerate(scan.fresh):
+            names = scan.found[folder]
+            if names[name].kind == "file":
+                path = self._root + _join(folder.removeprefix(b"/"), name)
+                names[name], content = read_state(path, names[name], self._largest)
+                try:
+                    if content:
+                        self._store.add_content(connection, names[name].digest, content)
+                except OSError as error:
+                    scan.unsaved[self._text(folder, name)] = reason_of(error)
+                    # Without a time, so that the next scan tries again.
+                    names[name] = replace(names[name], touched_ns=0, not_kept=UNSAVED.format(reason_of(error)))
             if at % 64 == 0:
-                self._step(scan)
+                self._check_limits(scan)
 
-    def _changes(self, scan: _Scan) -> Changes:
+    def _changes(self, scan: Scan) -> Changes:
         """What is new, different or gone; in what git ignores, only what is gone."""
         changes: Changes = {}
-        for path in scan.fresh:
-            before, now = scan.known.get(path, MISSING), scan.found[path]
-            is_nobodys = path.startswith(b"/") or (scan.is_nobodys and before is MISSING)
-            if not is_nobodys and not before.is_same(now):
-                changes[self._text(path)] = before, now
-        if not scan.is_as_known:
-            for path in scan.known.keys() - scan.found.keys():
-                # Not if it only counts as ignored no more.
-                if not path.startswith(b"/") or path[1:] not in scan.found:
-                    scan.has_new_rules |= _is_rule(path)
-                    changes[self._text(path)] = scan.known[path], MISSING
+        for folder in {**scan.known, **scan.found}:
+            known, found = scan.known.get(folder, {}), scan.found.get(folder, {})
+            if known is found:
+                continue
+            is_ignored = folder.startswith(b"/")
+            for name in {**known, **found}:
+                before, now = known.get(name, MISSING), found.get(name, MISSING)
+                if is_ignored:
+                    # Neither if it only counts as ignored no more.
+                    is_nobodys = now is not MISSING or name in scan.found.get(folder[1:], ())
+                else:
+                    is_nobodys = scan.is_nobodys and before is MISSING
+                if not is_nobodys and not before.is_same(now):
+                    changes[self._text(folder, name)] = before, now
+                    scan.has_new_rules |= name == GITIGNORE and not is_ignored
         return changes
 
-    def _save(self, scan: _Scan, connection: sqlite3.Connection) -> None:
-        self._known = scan.found
-        if scan.is_as_known and self._version:
+    def _save(self, found: Tree, connection: sqlite3.Connection) -> None:
+        if self._version and found == self._known:
             return
-        self._version = (self._version or 0) + 1
-        row = self.folder, self._version, self._store.clock(), "", _key_of(self._top_rules), encode_tree(scan.found)
+        self._known, self._version = found, (self._version or 0) + 1
+        self._store_row(connection, self._version, "", _key_of(self._top_rules), encode(found))
+
+    def _store_row(self, connection: sqlite3.Connection, version: int, beyond: str, rules: bytes, tree: bytes) -> None:
+        row = self.folder, version, self._store.clock(), beyond, rules, tree
         connection.execute("INSERT OR REPLACE INTO workspaces VALUES (?, ?, ?, ?, ?, ?)", row)
 
     def _load(self, rules: tuple[RuleFiles, frozenset[bytes]]) -> bool:
@@ -397,18 +413,15 @@ class Workspace:
         if self._version:
             # The transaction of the scan finds out whether another process has changed it since.
             return False
-        version, used, beyond, key = 0, 0.0, "", b""
+        self._version, self._known, key = 0, {}, b""
         if self._store.exists:
             with self._store.read() as connection:
-                version, used, beyond, key = self._stored(connection)
+                self._version, used, beyond, key = self._stored(connection)
                 if beyond and self._store.clock() - used < CHECKED_AGAIN_SECONDS:
                     raise WorkspaceBeyondLimits(beyond)
-                if version:
+                if self._version:
                     row = connection.execute("SELECT tree FROM workspaces WHERE folder = ?", (self.folder,)).fetchone()
                     self._known = decode_tree(row[0])
-        if not version:
-            self._known = {}
-        self._version = version
         self._use_rules(*rules)
         return key != _key_of(rules)
 
@@ -426,22 +439,32 @@ class Workspace:
             try:
                 yield
             except WorkspaceBeyondLimits as error:
-                row = self.folder, 0, self._store.clock(), str(error), b"", b""
                 with self._store.write() as connection:
-                    connection.execute("INSERT OR REPLACE INTO workspaces VALUES (?, ?, ?, ?, ?, ?)", row)
+                    self._store_row(connection, 0, str(error), b"", b"")
                 raise
             on_error.pop_all()
 
-    def _text(self, path: bytes) -> str:
-        return os.fsdecode(self._root + path.removeprefix(b"/"))
+    def _text(self, folder: bytes, name: bytes) -> str:
+        return os.fsdecode(self._root + _join(folder.removeprefix(b"/"), name))
 
 
 def _join(folder: bytes, name: bytes) -> bytes:
     return folder + b"/" + name if folder and name else folder or name
 
 
-def _is_rule(path: bytes) -> bool:
-    return path.endswith(GITIGNORE) and path.rpartition(b"/")[2] == GITIGNORE and not path.startswith(b"/")
+def _ignored_at(path: bytes) -> tuple[bytes, bytes]:
+    """Where an ignored path is in a tree."""
+    folder, _, name = path.rpartition(b"/")
+    return b"/" + folder, name
+
+
+def _without(known: Tree, root: bytes) -> Tree:
+    """What is known, except of one ignored path and what is below it."""
+    (folder, name), below = _ignored_at(root), b"/" + root
+    kept = {one: names for one, names in known.items() if one != below and not one.startswith(below + b"/")}
+    if folder in kept:
+        kept[folder] = {one: state for one, state in kept[folder].items() if one != name}
+    return kept
 
 
 def _is_same_folder(known: FileState, about: os.stat_result) -> bool:

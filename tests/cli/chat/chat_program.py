@@ -156,16 +156,16 @@ class ChatProgram:
         scrolled = ["".join(line[at].data for at in range(self._screen.columns)) for line in self._screen.history.top]
         return "\n".join(line.rstrip() for line in [*scrolled, *self._screen.display])
 
-    def wait_until(self, fits: Callable[[str], bool], what: str) -> str:
-        deadline = time.monotonic() + PATIENCE_SECONDS
+    def wait_until(self, fits: Callable[[str], bool], what: str, seconds: float = PATIENCE_SECONDS) -> str:
+        deadline = time.monotonic() + seconds
         while not fits(self.text):
             if not self._read(deadline - time.monotonic()):
                 raise AssertionError(f"{what}; the screen shows:\n{self.text}")
         return self.text
 
-    def wait_for(self, *texts: str) -> str:
+    def wait_for(self, *texts: str, seconds: float = PATIENCE_SECONDS) -> str:
         """Wait until all of the texts are there."""
-        return self.wait_until(lambda shown: all(text in shown for text in texts), f"waited for {texts}")
+        return self.wait_until(lambda shown: all(text in shown for text in texts), f"waited for {texts}", seconds)
 
     def wait_for_answer(self, line: str, *texts: str) -> str:
         """Wait until all of the texts stand below the line that was entered last."""

@@ -205,6 +205,39 @@ def test_undo_of_many_files_is_short_and_says_that_head_stays(home: Path, tmp_pa
     assert {file.read_text() for file in files} == {"old"}
 
 
+MANY_FILES_SECONDS = 300.0
+
+
+@pytest.mark.services
+def test_undo_of_twenty_thousand_files_asks_in_a_line_and_comes_to_an_end(home: Path, tmp_path: Path) -> None:
+    """However many files a command changed, the question names a few, the outcome too, and all are restored."""
+    work = tmp_path / "work"
+    for number in range(200):
+        folder = work / f"d{number:03}"
+        folder.mkdir(parents=True)
+        for name in range(100):
+            (folder / f"{name:02}.txt").write_text(f"old {number} {name}")
+    command = "find . -name '*.txt' -exec sed -i s/old/new/ {} +"
+    steps = [{"call": "terminal", "arguments": {"command": command}}, {"say": "Rewritten."}]
+    with ChatProgram(make_home(home, steps), cwd=work, columns=100) as chat:
+        chat.wait_idle()
+        chat.enter("rewrite")
+        chat.wait_for("Rewritten.", seconds=MANY_FILES_SECONDS)
+        chat.wait_idle()
+        assert (work / "d199" / "99.txt").read_text() == "new 199 99"
+        chat.enter("/undo")
+        chat.wait_for("d000/00.txt", "and 19,992 more.", "answer ❯", seconds=MANY_FILES_SECONDS)
+        chat.enter("y")
+        outcome = "Restoring 20,000 files", "and 19980 more", "20000 files were restored."
+        shown = chat.wait_for(*outcome, seconds=MANY_FILES_SECONDS)
+        assert shown.count(".txt: restored") == 20
+        chat.wait_idle()
+        chat.enter("/undo")
+        chat.wait_for_answer("/undo", "nothing to undo")
+
+    assert all(path.read_text().startswith("old") for path in work.rglob("*.txt"))
+
+
 @pytest.mark.services
 def test_undo_does_not_offer_what_something_else_changed_meanwhile(home: Path, tmp_path: Path) -> None:
     """A file that an editor wrote while a command ran is named as such, and stays."""

@@ -13,11 +13,11 @@ from toolcrib.cli.undo_output import FORCE_HINT, NOTHING, NOTHING_TO_REDO, call_
 from toolcrib.config.load import load_settings
 from toolcrib.config.os_errors import current_folder
 from toolcrib.config.settings import Settings
+from toolcrib.core.context import TerminalPort
 from toolcrib.core.errors import UnknownName, UsageError
 from toolcrib.runtime import Runtime
 from toolcrib.undo.history import FileHistory, UndoResult
 from toolcrib.undo.records import CallRecord
-from toolcrib.undo.remote_files import Terminal
 from toolcrib.undo.store import DIRECT
 
 SOMETHING_REFUSED = 1
@@ -92,7 +92,7 @@ def undo(
     return SOMETHING_REFUSED if done.refused else 0
 
 
-def _opened_terminal(settings: Settings, opened: ExitStack) -> Terminal:
+def _opened_terminal(settings: Settings, opened: ExitStack) -> TerminalPort:
     """The terminal, needed only to undo changes in other environments."""
     runtime = Runtime(settings=settings)
     opened.callback(runtime.close)
