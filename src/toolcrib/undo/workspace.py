@@ -363,7 +363,9 @@ class Workspace:
         for at, path in enumerate(scan.fresh):
             if scan.found[path].kind == "file":
                 scan.found[path], content = read_state(self._root + path, scan.found[path], largest)
-                if content:
+                before = scan.known.get(path)
+                # Of a file that only seems changed, the content is stored already.
+                if content and (before is None or before.digest != scan.found[path].digest):
                     self._store.add_content(connection, scan.found[path].digest, content)
             if at % 64 == 0:
                 self._step(scan)
