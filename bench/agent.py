@@ -131,7 +131,10 @@ def terminal_row(base: Path | None) -> Row:
 def terminal_call_ms(checkout: Path) -> float:
     probe = Path(__file__).parent / "probes" / "agent_terminal.py"
     variables = {**environment(), "PYTHONPATH": str(checkout.resolve() / "src")}
-    ran = subprocess.run([sys.executable, str(probe)], env=variables, capture_output=True, text=True, check=True)
+    # Another version may need other packages; without its parser, for instance, it would measure less work.
+    own = checkout.resolve() / ".venv" / "bin" / "python"
+    python = str(own) if own.exists() else sys.executable
+    ran = subprocess.run([python, str(probe)], env=variables, capture_output=True, text=True, check=True)
     return float(ran.stdout)
 
 

@@ -146,8 +146,12 @@ class ApprovalLog:
 
     def _append(self, fields: dict[str, Any]) -> None:
         line = json.dumps({"v": 1, **fields}, separators=(",", ":")).encode("ascii") + b"\n"
-        make_folder(self.path.parent)
-        descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | NO_LINKS, OWNER_FILE)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | NO_LINKS
+        try:
+            descriptor = os.open(self.path, flags, OWNER_FILE)
+        except FileNotFoundError:
+            make_folder(self.path.parent)
+            descriptor = os.open(self.path, flags, OWNER_FILE)
         try:
             size = self._file_status(descriptor).st_size
             if size and _byte_at(descriptor, size - 1) != b"\n":

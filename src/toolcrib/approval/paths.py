@@ -22,9 +22,10 @@ def follow_links(path: str) -> str:
     fixed = path
     for character in GLOB_CHARACTERS:
         fixed = fixed.partition(character)[0]
-    if fixed != path:
-        fixed = fixed.rpartition("/")[0] + "/"
     try:
+        if fixed == path:
+            return os.path.realpath(path)
+        fixed = fixed.rpartition("/")[0] + "/"
         return _normal(os.path.realpath(fixed) + "/" + path[len(fixed) :])
     except (OSError, ValueError):
         return path

@@ -70,7 +70,8 @@ class _ExitDescriptor:
         self._close()
 
 
-READ_BYTES = 256 * 1024
+LARGE_READ_BYTES = 256 * 1024
+"""For large output only: the memory for it is mapped for each read, which takes longer than a small read itself."""
 USUAL_PIPE_BYTES = 64 * 1024
 LARGE_PIPE_BYTES = 1024 * 1024
 # A child that floods the pipe after its parent ended must not keep us reading forever.
@@ -93,6 +94,7 @@ class PipeReader:
         self._on_output = on_output
         self._on_close = on_close
         self._may_grow = is_pipe
+        self._read_bytes = USUAL_PIPE_BYTES
         self._bursts = _BurstDetector()
         os.set_blocking(descriptor, False)
         self._loop.add_reader(descriptor, self._arrived)
@@ -107,7 +109,7 @@ class PipeReader:
         if self._descriptor is None:
             return False
         try:
-            data = os.read(self._descriptor, READ_BYTES)
+            data = os.read(self._descriptor, self._read_bytes)
         except BlockingIOError:
             return False
         except OSError:
@@ -146,7 +148,7 @@ class PipeReader:
 
     def _grow(self, descriptor: int) -> None:
         """Enlarge the pipe: fewer context switches, which are most of the cost of large output."""
-        self._may_grow = False
+        self._may_grow, self._read_bytes = False, LARGE_READ_BYTES
         try:
             fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, LARGE_PIPE_BYTES)
         except (AttributeError, OSError):

@@ -21,6 +21,8 @@ from toolcrib.environments.scripts import ENTRY, SERVING_ENTRY, script
 
 _MARK = b"\0TOOLCRIB_COMMAND_ID="
 MAX_ENVIRON_BYTES = 256 * 1024
+PIECE_BYTES = 64 * 1024
+"""Read at once. The memory for more would be mapped for each read, which takes longer than the read itself."""
 KILL_SECONDS = 5.0
 BEGIN_SECONDS = 10.0
 """How long a shell may take to record that it runs a command."""
@@ -319,7 +321,11 @@ def _read_system(name: str) -> bytes:
     except OSError:
         return b""
     try:
-        return os.read(descriptor, MAX_ENVIRON_BYTES)
+        content = piece = os.read(descriptor, PIECE_BYTES)
+        while len(piece) == PIECE_BYTES and len(content) < MAX_ENVIRON_BYTES:
+            piece = os.read(descriptor, PIECE_BYTES)
+            content += piece
+        return content
     except OSError:
         return b""
     finally:

@@ -90,8 +90,10 @@ class GitWorkspace:
 
     def tracked(self) -> frozenset[bytes]:
         """Files that git tracks although a rule ignores them, and the folders above them."""
+        if not self.top:
+            return frozenset()
         try:
-            about = Path(f"{self._data}/index").stat()
+            about = os.stat(f"{self._data}/index")  # noqa: PTH116 - quick
         except OSError:
             return frozenset()
         stamp = about.st_ino, about.st_size, about.st_mtime_ns

@@ -214,7 +214,7 @@ class Snapshotter:
         if why:
             call.note(f"not saved: {why}, which is not scanned; {ONLY_NAMED}")
             return
-        if not is_below(os.path.realpath(cwd), [folder]):
+        if cwd != folder and not is_below(os.path.realpath(cwd), [folder]):
             call.note(f"not saved: the command ran in {cwd}, outside of the workspace; {ONLY_NAMED}")
         with self._lock:
             workspace = self._workspaces.get(folder)

@@ -368,8 +368,11 @@ class Workspace:
             if names[name].kind == "file":
                 path = self._root + _join(folder.removeprefix(b"/"), name)
                 names[name], content = read_state(path, names[name], self._largest)
+                before = scan.known.get(folder, {}).get(name, MISSING)
+                # Of a file that only seems changed, the content is stored already.
+                is_stored = before.digest == names[name].digest and not before.not_kept
                 try:
-                    if content:
+                    if content and not is_stored:
                         self._store.add_content(connection, names[name].digest, content)
                 except OSError as error:
                     scan.unsaved[self._text(folder, name)] = reason_of(error)

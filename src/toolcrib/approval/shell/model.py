@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import IntFlag
 from typing import Literal
 
 import msgspec
@@ -31,8 +30,8 @@ def name_set(names: str) -> frozenset[str]:
     return frozenset(names.split())
 
 
-class Origin(IntFlag):
-    """Where data came from, as far as that matters for the verdict."""
+class Origin:
+    """Where data came from, as far as that matters for the verdict: bits of a plain number, which is quick to join."""
 
     NONE = 0
     NETWORK = 1
