@@ -106,7 +106,7 @@ async def test_one_answer_suffices_and_the_failure_is_named(panel: Panel, step: 
 
 async def test_a_huge_answer_is_cut_before_it_is_joined(panel: Panel) -> None:
     """One model that does not stop cannot fill the request to the one that joins."""
-    panel.servers["one"].add("so " * 500_000)
+    panel.servers["one"].add("so" * 500_000)
 
     found = await panel.ask()
 
