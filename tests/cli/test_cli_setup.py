@@ -143,8 +143,26 @@ def test_a_bundled_memory_provider_says_what_is_missing(toolcrib: Program):
 
     assert seen.code == 0
     assert "mem0 cannot be used yet: MEM0_API_KEY is not set" in seen.stdout
+    broken = toolcrib("doctor")
+    assert broken.code == 1
+    assert "the memory provider 'mem0' is not used: MEM0_API_KEY is not set" in broken.stdout
     refused = toolcrib("setup", "honcho")
-    assert (refused.code, "HONCHO_API_KEY=VALUE" in refused.stderr) == (2, True)
+    assert refused.code == 2
+    assert "HONCHO_API_KEY=VALUE" in refused.stderr
+    assert "config set memory.provider honcho" in refused.stderr
+    assert "'honcho'" in toolcrib("setup", "honchoo").stderr
+
+
+def test_the_tools_of_the_configured_memory_explain_themselves(toolcrib: Program):
+    """As those of any other source; without the provider there are none."""
+    assert toolcrib("tools", "explain", "mem0_search").code == 2
+
+    toolcrib.write("config.yaml", "memory:\n  provider: mem0\n")
+    explained = toolcrib("tools", "explain", "mem0_search", "--json", MEM0_API_KEY=SECRET)
+
+    assert json.loads(explained.stdout)["available"] is True
+    assert SECRET not in explained.stdout
+    assert "mem0_add" in toolcrib("tools", "list", MEM0_API_KEY=SECRET).stdout
 
 
 def test_import_asks_before_it_changes_anything(toolcrib: Program):

@@ -98,9 +98,15 @@ def _ask_for(names: tuple[str, ...]) -> None:
     if not is_interactive():
         raise UsageError(
             f"there is no terminal to ask at; add a line {next(iter(variables))}=VALUE to {str(home.env_file)!r}, "
-            "then run `toolcrib setup --list` to see what is set"
+            f"then run `toolcrib {_next_step(runtime, names)}"
         )
     ask_all(home, variables)
+
+
+def _next_step(runtime: Runtime, names: tuple[str, ...]) -> str:
+    if names[0] in memory_names(runtime):
+        return f"config set memory.provider {names[0]}` to use it"
+    return "setup --list` to see what is set"
 
 
 def _variables_of(runtime: Runtime, names: tuple[str, ...]) -> dict[str, JsonObject]:
