@@ -22,7 +22,7 @@ from toolcrib.runtime import Runtime
 
 def config_fields(provider: Any) -> list[JsonObject]:
     """What the provider's `get_config_schema` asks for; raises ToolcribError if it fails."""
-    fields, error = attempt(getattr(provider, "get_config_schema", list))
+    fields, error = _ask(provider, "get_config_schema")
     if error is not None:
         raise ToolcribError(f"the memory provider {provider.name!r} failed to say what it needs: {error}")
     return [dict(one) for one in fields or () if isinstance(one, Mapping) and one.get("key")]
@@ -50,19 +50,21 @@ def set_up_memory(runtime: Runtime, name: str) -> None:
         note(f"\nStopped; {saved}. Run `toolcrib setup {name}` to continue.")
         raise
     fill_environment(home)
-    _, error = attempt(getattr(provider, "save_config", _nothing), values, str(home.root))
+    _, error = _ask(provider, "save_config", values, str(home.root))
     if error is not None:
         raise ToolcribError(f"the memory provider {name!r} could not save its settings: {error}")
     note()
     saved.settings({("memory", "provider"): name})
-    for path in attempt(getattr(provider, "backup_paths", list))[0] or ():
+    for path in _ask(provider, "backup_paths")[0] or ():
         note(f"  It keeps data in {path}; include that in your backups.")
     # Another one: a provider may have looked for its key when it was made.
     print_line(_outcome(name, find_memory(runtime, name)))
 
 
-def _nothing(_values: JsonObject, _home: str) -> None:
-    """For a provider that keeps no settings."""
+def _ask(provider: Any, method: str, *arguments: Any) -> tuple[Any, BaseException | None]:
+    """What a method of the provider returns, and what it raised; None twice if it has no such method."""
+    found = getattr(provider, method, None)
+    return (None, None) if found is None else attempt(found, *arguments)
 
 
 def _variable(provider: Any, field: JsonObject) -> str:
@@ -96,8 +98,8 @@ def _ask_value(field: JsonObject) -> Any:
 
 
 def _outcome(name: str, provider: Any) -> str:
-    is_available, error = attempt(provider.is_available)
+    is_available, error = _ask(provider, "is_available")
     if is_available and error is None:
         return f"{name} gets your conversations from now on. To stop: toolcrib config unset memory.provider"
-    missing = str(attempt(getattr(provider, "missing", str))[0] or "it says that it is not available")
+    missing = _ask(provider, "missing")[0] or "it says that it is not available"
     return f"{name} cannot be used yet: {missing}."
