@@ -60,6 +60,7 @@ else:
 
 BLOCKING_HANDLERS_AT_ONCE = 64
 MCP_TOOL = "mcp__"
+MEDIA_PROVIDERS = ("image_gen_provider", "video_gen_provider")
 SERVERS_SECONDS = 15.0
 """How long a call waits for a tool of an MCP server that is still starting."""
 
@@ -188,6 +189,8 @@ class Runtime:
         self.loaded_plugins += load_plugins(
             self.settings, self.registry, self.hooks, cache=cache, services=self.services.get
         )
+        if any(one.kind in MEDIA_PROVIDERS for plugin in self.loaded_plugins for one in plugin.declarations):
+            self.services.generation.follow_plugins(self.registry)
         if self.settings.shell_hooks and not self.settings.safe_mode:
             shell.register_shell_hooks(self.hooks, self.settings.shell_hooks)
         cache.save()

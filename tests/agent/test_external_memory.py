@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from tests.media.services import FAILURES, KEY, failing
+from tests.media.services import KEY
 from tests.web.sites import Page, Site, SiteRequest, serve
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.host import AgentHost
 from toolcrib.core.errors import ToolcribError
-from toolcrib.memory_providers import honcho, mem0
 from toolcrib.plugins.context import Declaration
 from toolcrib.providers.scripted import ScriptedProvider, calls
 from toolcrib.registry.default import registry as default_registry
@@ -448,30 +447,3 @@ async def test_each_vendor_recalls_and_remembers(
     assert b"What is my cat called?" in sent.body
     assert KEY in sent.headers["authorization"]
     assert all(name.startswith(f"{vendor}_") for name in names)
-
-
-@pytest.mark.quick_rows(3)
-@pytest.mark.parametrize("how", FAILURES)
-@pytest.mark.parametrize(("vendor", "tool"), [("honcho", "honcho_context"), ("mem0", "mem0_search")])
-async def test_every_failure_of_a_vendor_is_one_sentence(
-    open_host: Open, site: Site, vendor: str, tool: str, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The key is never in it, and the conversation goes on."""
-    prepare, variables, recall, _ = VENDORS[vendor]
-    prepare(site)
-    page, sentence = FAILURES[how]
-    site.pages[next(path for path in site.pages if path.endswith(recall))] = failing(site, page)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value.format(site.address))
-    for module in (honcho, mem0):
-        monkeypatch.setattr(module, "MAX_ANSWER_BYTES", 1_000_000)
-        monkeypatch.setattr(module, "SECONDS", 0.5 if how == "slow" else 30.0)
-    host = open_host("Hello.", provider=vendor, recall_seconds=20)
-    async with Agent(host=host, model=host.provider_for()[0], toolsets=[vendor]) as agent:
-        failed = await host.runtime.call(tool, {"query": "cat"})
-        assert (await agent.run("Hi")).answer == "Hello."
-    site.released.set()
-    await host.close()
-
-    assert KEY not in failed.text
-    assert sentence in json.loads(failed.text)["error"]

@@ -79,6 +79,94 @@ def test_the_list_masks_secrets(toolcrib: Program):
     assert "EXA_API_KEY" in listed
 
 
+ATTIC = """
+import json, os
+from pathlib import Path
+from agent.memory_provider import MemoryProvider
+
+
+class Attic(MemoryProvider):
+    @property
+    def name(self):
+        return "attic"
+
+    def is_available(self):
+        return bool(os.environ.get("ATTIC_KEY"))
+
+    def initialize(self, session_id, **kwargs):
+        pass
+
+    def get_tool_schemas(self):
+        return []
+
+    def get_config_schema(self):
+        return [
+            {"key": "api_key", "description": "Attic key", "secret": True, "required": True, "env_var": "ATTIC_KEY",
+             "url": "https://attic.example/keys"},
+            {"key": "region", "description": "Where it is kept", "default": "eu", "choices": ["eu", "us"]},
+            {"key": "project", "description": "Which box", "required": True},
+        ]
+
+    def save_config(self, values, hermes_home):
+        (Path(hermes_home) / "attic.json").write_text(json.dumps(values))
+
+    def backup_paths(self):
+        return ["/srv/attic"]
+
+
+def register(ctx):
+    ctx.register_memory_provider(Attic())
+"""
+
+
+def test_a_memory_provider_is_set_up_as_its_schema_says(toolcrib: Program):
+    """Secrets go to .env unseen, the rest to the provider, and from then on it is the one that is used."""
+    toolcrib.write("plugins/attic/plugin.yaml", "name: attic\nversion: 1.0.0\ndescription: x\n")
+    toolcrib.write("plugins/attic/__init__.py", ATTIC)
+    toolcrib.write("config.yaml", "plugins:\n  enabled: [attic]\n")
+    answers = (("you type):", SECRET), ("region [eu]:", "us"), ("project:", ""), ("project:", "left"))
+
+    seen = toolcrib.on_terminal("setup", "attic", answers=answers)
+
+    assert seen.code == 0, seen.stdout
+    assert SECRET not in seen.stdout
+    for said in ("https://attic.example/keys", "project is required", "/srv/attic", "attic gets your conversations"):
+        assert said in seen.stdout
+    assert (toolcrib.home / ".env").read_text() == f"ATTIC_KEY={SECRET}\n"
+    assert json.loads((toolcrib.home / "attic.json").read_text()) == {"region": "us", "project": "left"}
+    assert toolcrib("config", "get", "memory.provider").stdout == "attic\n"
+    listed = json.loads(toolcrib("setup", "attic", "--list", "--json").stdout)
+    assert [(row["name"], row["shown"]) for row in listed] == [("ATTIC_KEY", "****cdef")]
+
+
+def test_a_bundled_memory_provider_says_what_is_missing(toolcrib: Program):
+    """Without a key it is chosen, but not used; a script is told which line to add."""
+    seen = toolcrib.on_terminal("setup", "mem0", answers=(("you type):", ""),))
+
+    assert seen.code == 0
+    assert "mem0 cannot be used yet: MEM0_API_KEY is not set" in seen.stdout
+    broken = toolcrib("doctor")
+    assert broken.code == 1
+    assert "the memory provider 'mem0' is not used: MEM0_API_KEY is not set" in broken.stdout
+    refused = toolcrib("setup", "honcho")
+    assert refused.code == 2
+    assert "HONCHO_API_KEY=VALUE" in refused.stderr
+    assert "config set memory.provider honcho" in refused.stderr
+    assert "'honcho'" in toolcrib("setup", "honchoo").stderr
+
+
+def test_the_tools_of_the_configured_memory_explain_themselves(toolcrib: Program):
+    """As those of any other source; without the provider there are none."""
+    assert toolcrib("tools", "explain", "mem0_search").code == 2
+
+    toolcrib.write("config.yaml", "memory:\n  provider: mem0\n")
+    explained = toolcrib("tools", "explain", "mem0_search", "--json", MEM0_API_KEY=SECRET)
+
+    assert json.loads(explained.stdout)["available"] is True
+    assert SECRET not in explained.stdout
+    assert "mem0_add" in toolcrib("tools", "list", MEM0_API_KEY=SECRET).stdout
+
+
 def test_import_asks_before_it_changes_anything(toolcrib: Program):
     """On a terminal the plan is shown and a no leaves everything as it was; a yes does it."""
     source = toolcrib.root / "old"

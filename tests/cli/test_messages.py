@@ -337,7 +337,7 @@ def normalised(text: str, root: Path) -> str:
     text = re.sub(r"\b\d+ tools", "N tools", text)
     text = re.sub(r"  \(\d+\.\d\d s\)", "  (N s)", text)
     text = re.sub(
-        r"(openai|anthropic|embedded|mcp|ssh|documents|web|browser|serve|acp|vision|ocr|video|speech|honcho|mem0|modal|daytona|vercel|hermes)"
+        r"(openai|anthropic|embedded|mcp|ssh|documents|web|browser|serve|acp|vision|ocr|video|speech|honcho|desktop|mem0|modal|daytona|vercel|hermes)"
         r": (\d|not installed).*",
         r"\1: …",
         text,

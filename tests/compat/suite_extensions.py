@@ -422,17 +422,29 @@ session_search_tool.check_session_search_requirements skills_tool.check_skills_r
 terminal_tool.check_terminal_requirements todo_tool.check_todo_requirements tts_tool.check_tts_requirements
 video_generation_tool.check_video_generation_requirements vision_tools.check_vision_requirements
 web_tools.check_web_api_key x_search_tool.check_x_search_requirements xai_video_tools._check_xai_video_requirements
+kanban_tools._check_kanban_mode kanban_tools._check_kanban_orchestrator_mode
+read_terminal_tool.check_read_terminal_requirements close_terminal_tool.check_close_terminal_requirements
+computer_use.tool.check_computer_use_requirements computer_use_tool.check_computer_use_requirements
 """
 
 
 @pytest.mark.parametrize("name", CHECKS.split())
 def test_each_built_in_tool_has_its_check(name):
     """The check of a tool's module says whether the tool can be used here, and is the same function each time."""
-    module, _, check = name.partition(".")
+    module, _, check = name.rpartition(".")
     found = getattr(importlib.import_module(f"tools.{module}"), check)
 
     assert isinstance(found(), bool)
     assert getattr(importlib.import_module(f"tools.{module}"), check) is found
+
+
+def test_projects_and_spotify_are_modules_with_their_tools():
+    """Projects have no check in the reference, and Spotify is one of its plugins."""
+    import tools.project_tools
+    from plugins.spotify.tools import _check_spotify_available
+
+    assert isinstance(_check_spotify_available(), bool)
+    assert tools.project_tools.registry.get_entry("project_create") is not None
 
 
 def test_names_that_a_module_of_built_in_tools_lacks_cannot_be_imported():

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.media.services import FAILURES, JSON, KEY, Asking, OpenMedia, as_json, called, failing
+from tests.media.services import JSON, KEY, Asking, OpenMedia, as_json, called
 from tests.web.sites import Page, Site, SiteRequest
 from toolcrib.core.types import Unavailable
 from toolcrib.integrations import discord as service
@@ -80,25 +80,6 @@ async def test_messages_and_members_are_short(open_runtime: OpenMedia, server: S
     ]
     assert members["members"][0]["nick"] == "Annie"
     assert "limit=5" in server.requests[0].path
-
-
-@pytest.mark.parametrize("how", FAILURES)
-async def test_every_failure_of_discord_is_one_sentence(
-    open_runtime: OpenMedia, server: Site, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page, sentence = FAILURES[how]
-    answer = failing(server, page)
-    if how == "huge":
-        assert isinstance(answer, tuple)
-        answer = answer[0], answer[1], answer[2] * 8
-    server.pages["/channels/2/messages"] = answer
-    if how == "slow":
-        monkeypatch.setattr(service, "SECONDS", 0.3)
-
-    found = await called(open_runtime(), "discord", action="fetch_messages", channel_id="2")
-
-    assert found["success"] is False
-    assert sentence in found["error"]
 
 
 async def test_a_short_pause_is_waited_for(open_runtime: OpenMedia, server: Site) -> None:

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.media.services import FAILURES, KEY, Asking, OpenMedia, as_json, called, failing
+from tests.media.services import KEY, Asking, OpenMedia, as_json, called
 from tests.web.sites import Site
 from toolcrib.core.types import Unavailable
-from toolcrib.integrations import feishu as service
 from toolcrib.tools.feishu import check_feishu
 
 LOGIN = "/open-apis/auth/v3/tenant_access_token/internal"
@@ -82,26 +81,6 @@ async def test_comments_come_with_their_replies_and_the_next_page(open_runtime: 
     assert found["comments"][0]["replies"] == [{"reply_id": "r1", "user_id": "u1", "text": "Yes"}]
     assert found["next_page_token"] == "p2"
     assert "is_whole=true" in feishu.requests[1].path
-
-
-@pytest.mark.parametrize("how", FAILURES)
-async def test_every_failure_of_feishu_is_one_sentence(
-    open_runtime: OpenMedia, feishu: Site, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, _, arguments = CALLS["feishu_doc_read"]
-    page, sentence = FAILURES[how]
-    answer = failing(feishu, page)
-    if how == "huge":
-        assert isinstance(answer, tuple)
-        answer = answer[0], answer[1], answer[2] * 8
-    feishu.pages[path] = answer
-    if how == "slow":
-        monkeypatch.setattr(service, "SECONDS", 0.3)
-
-    found = await called(open_runtime(), "feishu_doc_read", **arguments)
-
-    assert found["success"] is False
-    assert sentence in found["error"]
 
 
 @pytest.mark.parametrize(

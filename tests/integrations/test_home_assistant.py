@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.media.services import FAILURES, KEY, Asking, OpenMedia, as_json, called, failing
+from tests.media.services import KEY, Asking, OpenMedia, as_json, called
 from tests.web.sites import Page, Site, SiteRequest
 from toolcrib.core.types import Unavailable
-from toolcrib.integrations import home_assistant
 from toolcrib.tools.home_assistant import check_home
 
 STATES: list[dict[str, Any]] = [
@@ -105,33 +104,6 @@ async def test_a_light_needs_no_approval_and_a_lock_does(open_runtime: OpenMedia
     assert denied.is_error
     assert "lock.front" in str(asking.requests)
     assert not [asked for asked in home.requests if "unlock" in asked.path]
-
-
-@pytest.mark.parametrize("how", FAILURES)
-@pytest.mark.parametrize(
-    ("tool", "path", "arguments"),
-    [
-        ("ha_list_entities", "/api/states", {}),
-        ("ha_list_services", "/api/services", {}),
-        ("ha_call_service", "/api/services/light/turn_on", {"domain": "light", "service": "turn_on"}),
-    ],
-)
-async def test_every_failure_of_home_assistant_is_one_sentence(
-    open_runtime: OpenMedia, home: Site, tool: str, path: str, arguments: Any, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page, sentence = FAILURES[how]
-    answer = failing(home, page)
-    if how == "huge":
-        assert isinstance(answer, tuple)
-        answer = answer[0], answer[1], answer[2] * 8
-    home.pages[path] = answer
-    if how == "slow":
-        monkeypatch.setattr(home_assistant, "SECONDS", 0.3)
-
-    found = await called(open_runtime(), tool, **arguments)
-
-    assert found["success"] is False
-    assert sentence in found["error"] or (how == "request" and "did not accept" in found["error"])
 
 
 async def test_odd_arguments_are_refused_before_anything_is_sent(open_runtime: OpenMedia, home: Site) -> None:

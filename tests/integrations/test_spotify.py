@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from tests.fork_server import SOURCE
-from tests.media.services import FAILURES, JSON, KEY, Asking, OpenMedia, as_json, called, failing
+from tests.media.services import JSON, KEY, Asking, OpenMedia, as_json, called
 from tests.web.sites import Page, Site, SiteRequest
 from toolcrib.config.paths import Home
 from toolcrib.config.settings import Settings
@@ -203,32 +203,6 @@ async def test_a_person_reads_what_would_change(open_runtime: OpenMedia, server:
     assert "spotify:player" in shown[0]
     assert f"spotify:track:{ID}" in shown[1]
     assert not server.requests
-
-
-SENTENCES = {
-    **{how: sentence for how, (_, sentence) in FAILURES.items()},
-    "wrong key": "no longer accepts the login; run `toolcrib login spotify`",
-    "quota": "the request limit of Spotify is reached; try again in 7 seconds",
-}
-
-
-@pytest.mark.parametrize("how", SENTENCES)
-async def test_every_failure_of_spotify_is_one_sentence(
-    open_runtime: OpenMedia, server: Site, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Accounts(server)
-    answer = failing(server, FAILURES[how][0])
-    if how == "huge":
-        assert isinstance(answer, tuple)
-        answer = answer[0], answer[1], answer[2] * 8
-    server.pages["/v1/search"] = answer
-    if how == "slow":
-        monkeypatch.setattr(service, "SECONDS", 0.3)
-
-    found = await called(opened(open_runtime), "spotify_search", query="gold")
-
-    assert found["success"] is False
-    assert SENTENCES[how] in found["error"]
 
 
 @pytest.mark.parametrize(

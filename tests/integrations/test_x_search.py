@@ -6,10 +6,9 @@ import json
 
 import pytest
 
-from tests.media.services import FAILURES, KEY, OpenMedia, as_json, called, failing
+from tests.media.services import KEY, OpenMedia, as_json, called
 from tests.web.sites import Site
 from toolcrib.core.types import Unavailable
-from toolcrib.integrations import x_search as service
 from toolcrib.tools.x_search import check_x
 
 ANSWER = {
@@ -48,25 +47,6 @@ async def test_an_answer_comes_with_its_posts(open_runtime: OpenMedia, x: Site) 
     sent = json.loads(x.requests[0].body)
     assert sent["tools"] == [{"type": "x_search", "allowed_x_handles": ["a"], "from_date": "2026-11-01"}]
     assert x.requests[0].headers["authorization"] == f"Bearer {KEY}"
-
-
-@pytest.mark.parametrize("how", FAILURES)
-async def test_every_failure_of_x_search_is_one_sentence(
-    open_runtime: OpenMedia, x: Site, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page, sentence = FAILURES[how]
-    answer = failing(x, page)
-    if how == "huge":
-        assert isinstance(answer, tuple)
-        answer = answer[0], answer[1], answer[2] * 8
-    x.pages["/responses"] = answer
-    if how == "slow":
-        monkeypatch.setattr(service, "SECONDS", 0.3)
-
-    found = await called(open_runtime(), "x_search", query="What was launched?")
-
-    assert found["success"] is False
-    assert sentence in found["error"]
 
 
 async def test_odd_arguments_are_refused_before_anything_is_sent(open_runtime: OpenMedia, x: Site) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.media.pictures import encoded, picture
-from tests.media.services import FAILURES, KEY, Asking, OpenMedia, as_json, called, content, failing
+from tests.media.services import KEY, Asking, OpenMedia, as_json, called, content
 from tests.web.sites import Page, Site, SiteRequest
 from toolcrib.core.types import Unavailable
 from toolcrib.plugins.context import Declaration
@@ -84,25 +84,6 @@ async def test_each_service_changes_an_image(open_media: OpenMedia, site: Site, 
     assert found["modality"] == "image"
     (asked,) = site.requests
     assert PNG in asked.body or DATA_URL.split(",")[1].encode() in asked.body
-
-
-@pytest.mark.quick_rows(5)
-@pytest.mark.parametrize("how", FAILURES)
-@pytest.mark.parametrize("provider", ROUTES)
-async def test_every_failure_of_a_service_is_one_sentence(
-    open_media: OpenMedia, site: Site, provider: str, how: str
-) -> None:
-    """It names the service and never shows the key, not even if the service does."""
-    page, sentence = FAILURES[how]
-    site.pages[ROUTES[provider][0]] = failing(site, page)
-    limits = {"max_file_mb": 1, "timeout": 0.5 if how == "slow" else 20}
-    runtime = open_media(image_gen=image_config(site, provider, **limits))
-
-    found = await called(runtime, "image_generate", prompt="A house")
-
-    assert found["success"] is False
-    assert sentence in found["error"]
-    assert "\n" not in found["error"]
 
 
 async def test_what_is_no_image_is_not_saved(open_media: OpenMedia, site: Site) -> None:
@@ -299,24 +280,6 @@ async def test_each_service_makes_a_video(
     assert "authorization" not in site.requests[-1].headers
 
 
-@pytest.mark.parametrize("how", FAILURES)
-@pytest.mark.parametrize("provider", VIDEO_SERVICES)
-async def test_every_failure_of_a_video_service_is_one_sentence(
-    open_media: OpenMedia, site: Site, provider: str, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    variable, path, _ = VIDEO_SERVICES[provider]
-    monkeypatch.setenv(variable, KEY)
-    page, sentence = FAILURES[how]
-    site.pages[path] = failing(site, page)
-    limits = {"max_file_mb": 1, "timeout": 0.5 if how == "slow" else 20}
-    runtime = open_media(video_gen={"provider": provider, "base_url": site.address, "model": "kling", **limits})
-
-    found = await called(runtime, "video_generate", prompt="Waves")
-
-    assert found["success"] is False
-    assert sentence in found["error"]
-
-
 @pytest.mark.parametrize(("tool", "route"), [("xai_video_edit", "edits"), ("xai_video_extend", "extensions")])
 async def test_xai_changes_and_extends_videos(
     open_media: OpenMedia, site: Site, tool: str, route: str, monkeypatch: pytest.MonkeyPatch
@@ -404,3 +367,133 @@ async def test_a_model_that_takes_no_images_is_not_asked_to_change_one(
     found = await called(runtime, "image_generate", prompt="a hat", image_url="data:image/png;base64,AAAA")
 
     assert "makes images from text only" in found["error"]
+
+
+# The schema follows a plugin's service, too
+
+IMAGE_PLUGIN = """
+from agent.image_gen_provider import DEFAULT_ASPECT_RATIO, ImageGenProvider, success_response
+
+
+class Atelier(ImageGenProvider):
+    @property
+    def name(self):
+        return "atelier"
+
+    def list_models(self):
+        return [{"id": "oil", "display": "Oil", "price": "$0.01/image"}]
+
+    def get_setup_schema(self):
+        return {"name": "Atelier", "env_vars": [{"key": "ATELIER_KEY", "prompt": "Key"}]}
+
+    def capabilities(self):
+        return %r
+
+    def generate(self, prompt, aspect_ratio=DEFAULT_ASPECT_RATIO, *, image_url=None, reference_image_urls=None, **kw):
+        given = [image_url, *(reference_image_urls or [])] if image_url else []
+        return success_response(
+            image="/cache/oil.png", model="oil", prompt=prompt, aspect_ratio=aspect_ratio, provider=self.name,
+            modality="image" if given else "text",
+        )
+
+
+def register(ctx):
+    ctx.register_image_gen_provider(Atelier())
+"""
+VIDEO_PLUGIN = """
+from agent.video_gen_provider import VideoGenProvider
+
+
+class Studio(VideoGenProvider):
+    @property
+    def name(self):
+        return "studio"
+
+    def capabilities(self):
+        return {**super().capabilities(), **%r}
+
+    def generate(self, prompt, **kwargs):
+        return {"success": True, "video": "/cache/a.mp4", "model": "reel"}
+
+
+def register(ctx):
+    ctx.register_video_gen_provider(Studio())
+"""
+
+
+@pytest.fixture
+def open_with_plugin(open_media: OpenMedia, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Runtime]:
+    """Runtimes with a plugin in their home that knows nothing but the names of the reference."""
+
+    def make(code: str, capabilities: Any, **sections: Any) -> Runtime:
+        runtime = open_media(plugins={"enabled": ["maker"]}, **sections)
+        home = runtime.settings.home
+        monkeypatch.setenv("TOOLCRIB_HOME", str(home.root))
+        folder = home.plugins_dir / "maker"
+        folder.mkdir(parents=True)
+        (folder / "plugin.yaml").write_text("name: maker\nversion: 1.0.0\ndescription: Makes\nkind: backend\n")
+        (folder / "__init__.py").write_text(code % (capabilities,))
+        return runtime.load()
+
+    return make
+
+
+def parameters_of(runtime: Runtime, tool: str) -> dict[str, Any]:
+    (found,) = [one["function"] for one in runtime.definitions().tools if one["function"]["name"] == tool]
+    return dict(found["parameters"]["properties"])
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "references", "shapes"),
+    [
+        ({"modalities": ["text", "image"], "max_reference_images": 4}, 4, 3),
+        ({"modalities": ["text", "image"], "max_reference_images": 0}, 0, 3),
+        ({"modalities": ["text", "image"], "aspect_ratios": ["square", "9:16"]}, 0, 1),
+        ({"modalities": ["text"], "max_reference_images": 4}, None, 3),
+        ("nonsense", None, 3),
+    ],
+)
+async def test_the_schema_follows_a_plugins_service(
+    open_with_plugin: Callable[..., Runtime], capabilities: Any, references: int | None, shapes: int
+) -> None:
+    """The plugin alone makes the tool available; what it does not take is neither offered nor passed on."""
+    runtime = open_with_plugin(IMAGE_PLUGIN, capabilities)
+
+    offered = parameters_of(runtime, "image_generate")
+
+    assert ("image_url" in offered) == (references is not None)
+    assert offered.get("reference_image_urls", {}).get("maxItems", 0) == (references or 0)
+    assert len(offered["aspect_ratio"]["enum"]) == shapes
+    assert offered["aspect_ratio"]["default"] in offered["aspect_ratio"]["enum"]
+    made = await called(runtime, "image_generate", prompt="A house", aspect_ratio="square")
+    assert (made["provider"], made["model"], made["aspect_ratio"]) == ("atelier", "oil", "square")
+    many = [f"{DATA_URL}{'A' * 4 * number}" for number in range(6)]
+    refused = await called(runtime, "image_generate", prompt="x", image_url=many[0], reference_image_urls=many[1:])
+    assert ("takes at most" if references is not None else "from text only") in refused["error"]
+
+
+async def test_a_configured_service_comes_before_the_schema_of_a_plugin(
+    open_with_plugin: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAL_KEY", KEY)
+    runtime = open_with_plugin(IMAGE_PLUGIN, {"modalities": ["text"]}, image_gen={"provider": "fal"})
+
+    assert "reference_image_urls" in parameters_of(runtime, "image_generate")
+
+
+async def test_the_schema_of_videos_follows_the_service(
+    open_with_plugin: Callable[..., Runtime], open_media: OpenMedia, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plugin's by its capabilities, xAI's by what its API takes, and fal's models take everything."""
+    limits = {"aspect_ratios": ["1:1"], "max_duration": 8, "supports_audio": True}
+    offered = parameters_of(open_with_plugin(VIDEO_PLUGIN, limits), "video_generate")
+    assert offered["aspect_ratio"]["enum"] == ["1:1"]
+    assert offered["duration"]["maximum"] == 8
+    assert "audio" in offered
+    assert not {"image_url", "negative_prompt"} & offered.keys()
+
+    monkeypatch.setenv("XAI_API_KEY", KEY)
+    monkeypatch.delenv("TOOLCRIB_HOME")
+    assert not {"audio", "seed", "negative_prompt"} & parameters_of(open_media(), "video_generate").keys()
+    monkeypatch.setenv("FAL_KEY", KEY)
+    assert {"audio", "seed", "negative_prompt"} <= parameters_of(open_media(), "video_generate").keys()

@@ -114,27 +114,13 @@ class ExternalMemory:
     # Choosing
 
     def _chosen(self, wanted: str) -> Any:
-        declarations = [one for plugin in self._runtime.loaded_plugins for one in plugin.declarations]
-        offered = [(*one.arguments, *one.options.values()) for one in declarations if one.kind == "memory_provider"]
-        declared = [given[0] for given in offered if given]
-        found = next((one for one in declared if str(getattr(one, "name", "")).lower() == wanted), None)
-        if found is None and wanted in BUNDLED:
-            found = self._bundled(wanted)
+        found = find_memory(self._runtime, wanted)
         if found is None:
-            names = [str(getattr(one, "name", "")) for one in declared]
-            raise UnknownMemory(wanted, sorted({*BUNDLED, *names}), advice="correct memory.provider in the config")
+            raise UnknownMemory(wanted, memory_names(self._runtime), advice="correct memory.provider in the config")
         missing, error = attempt(lambda: "" if found.is_available() else getattr(found, "missing", str)())
         if error is not None or not found.is_available():
             raise ToolcribError(str(missing or "it is not available") if error is None else type(error).__name__)
         return found
-
-    def _bundled(self, name: str) -> Any:
-        if name == "honcho":
-            return HonchoMemory(environment())
-        # It brings an HTTP client, and few homes use it.
-        from toolcrib.memory_providers.mem0 import Mem0Memory  # noqa: PLC0415
-
-        return Mem0Memory(environment(), lambda: self._runtime.services.web.client)
 
     # Around a turn
 
@@ -288,6 +274,30 @@ class ExternalMemory:
         while (work := self._waiting.get()) is not None:
             _, error = attempt(_finished, work)
             self._count(error)
+
+
+def memory_names(runtime: Runtime) -> list[str]:
+    """The providers that can be named: those of the loaded plugins, and those that come with toolcrib."""
+    return sorted({*_declared(runtime), *BUNDLED})
+
+
+def find_memory(runtime: Runtime, name: str) -> Any:
+    """The provider with this name, a plugin's first; None if there is none."""
+    declared = _declared(runtime)
+    if name in declared or name not in BUNDLED:
+        return declared.get(name)
+    if name == "honcho":
+        return HonchoMemory(environment())
+    # It brings an HTTP client, and few homes use it.
+    from toolcrib.memory_providers.mem0 import Mem0Memory  # noqa: PLC0415
+
+    return Mem0Memory(environment(), lambda: runtime.services.web.client)
+
+
+def _declared(runtime: Runtime) -> dict[str, Any]:
+    declarations = [one for plugin in runtime.loaded_plugins for one in plugin.declarations]
+    given = [(*one.arguments, *one.options.values()) for one in declarations if one.kind == "memory_provider"]
+    return {str(getattr(one[0], "name", "")).lower(): one[0] for one in given if one}
 
 
 async def _attempted(method: Callable[..., Any], *arguments: Any, **options: Any) -> tuple[Any, BaseException | None]:

@@ -38,6 +38,18 @@ def open_runtime(approver: Approver | None = None, *, yolo: bool | None = None, 
         return default_runtime(approver, entry_point=entry_point, yolo=yolo, servers=servers)
 
 
+def add_memory_tools(runtime: Runtime) -> str:
+    """Add the tools of the memory provider, which otherwise come with an agent; returns why there are none."""
+    if not runtime.settings.memory.provider or runtime.settings.safe_mode:
+        return ""
+    # Few homes have one.
+    from toolcrib.agent.external_memory import ExternalMemory  # noqa: PLC0415
+
+    memory = ExternalMemory(runtime, (), lambda _session: [])
+    memory.attach()
+    return memory.problem
+
+
 def await_servers(runtime: Runtime) -> None:
     """Wait a while for the tools of the MCP servers; names the servers that did not connect."""
     settings = runtime.settings

@@ -311,6 +311,8 @@ class DesktopPort(Protocol):
 
     async def handle(self, args: JsonObject, ctx: ToolContext) -> str | JsonObject: ...
 
+    def target(self, args: JsonObject, ctx: ToolContext) -> str: ...
+
 
 class BrowserPort(Protocol):
     """The browser tools."""

@@ -1,4 +1,7 @@
-"""The desktop of this machine: an X display, driven by xdotool and photographed by scrot or ImageMagick."""
+"""The desktop of this machine: an X display, driven by xdotool and photographed by scrot or ImageMagick.
+
+The elements of windows come from the accessibility bus, where there is one.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,14 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.types import JsonObject
+from toolcrib.integrations.accessibility import AccessibilityBus, AccessibilityFailed, DesktopElement
 from toolcrib.registry.results import error_in, tool_error, tool_result
 
 ANSWER_SECONDS = 15.0
@@ -34,7 +40,8 @@ KEYS = {
     "pageup": "Prior", "pagedown": "Next",
 }  # fmt: skip
 NOT_A_KEY = re.compile(r"[^A-Za-z0-9_]")
-NO_ELEMENTS = "this driver knows no elements of windows; capture the screen, and pass a coordinate"
+POINTS = {"element": "coordinate", "from_element": "from_coordinate", "to_element": "to_coordinate"}
+MAX_ELEMENTS = 100
 
 
 class DesktopFailed(ToolcribError):
@@ -44,32 +51,92 @@ class DesktopFailed(ToolcribError):
 class DesktopService:
     """`computer_use` for one runtime."""
 
+    def __init__(self) -> None:
+        self._elements: dict[str, list[DesktopElement]] = {}
+        """By session: the elements of its last capture, which the model names by their numbers."""
+
     async def handle(self, args: JsonObject, ctx: ToolContext) -> str | JsonObject:
         try:
-            done = await self._act(str(args["action"]), args)
-            if args["action"] == "capture" or args.get("capture_after"):
+            done = await self._act(str(args["action"]), args, ctx)
+            is_picture = args["action"] == "capture" and args.get("mode") != "ax"
+            if is_picture or args.get("capture_after"):
                 return await self._seen(done, ctx)
         except ToolcribError as error:
             return tool_error(error, success=False)
         return tool_result(done)
 
-    async def _act(self, action: str, args: JsonObject) -> JsonObject:
+    def target(self, args: JsonObject, ctx: ToolContext) -> str:
+        """What an action is about, for the question before it."""
+        for name in ("element", "to_element"):
+            if args.get(name):
+                try:
+                    element = self._element(args, name, ctx)
+                except DesktopFailed:
+                    return f"element {args[name]}"
+                return f"{element.role} {element.name!r} in {element.app!r}"
+        given = args.get("text") or args.get("keys") or args.get("coordinate") or args.get("to_coordinate")
+        return str(given or "desktop")
+
+    async def _act(self, action: str, args: JsonObject, ctx: ToolContext) -> JsonObject:
         if action == "wait":
             seconds = min(float(args.get("seconds") or 1), MAX_WAIT_SECONDS)
             await asyncio.sleep(seconds)
             return {"success": True, "action": action, "seconds": seconds}
-        if action == "set_value" or any(args.get(name) for name in ("element", "from_element", "to_element")):
-            raise DesktopFailed(NO_ELEMENTS)
-        if args.get("delivery_mode") == "background":
-            raise DesktopFailed("this driver moves the user's own pointer; it has no background mode")
-        if action in ("list_windows", "list_apps", "capture"):
+        if action in ("list_windows", "list_apps"):
             return {"success": True, "action": action, "windows": await self._windows()}
+        if action == "capture":
+            return {"success": True, "action": action, "windows": await self._windows(), **await self._look(args, ctx)}
+        if action == "set_value":
+            await self._set_value(self._element(args, "element", ctx), str(args.get("value") or ""))
+            return {"success": True, "action": action}
+        if args.get("delivery_mode") == "background":
+            return await self._press_unseen(action, args, ctx)
         if action == "focus_app" or args.get("window_id") or args.get("app") or args.get("pid"):
             await self._focus(args)
         if action != "focus_app":
-            commands, text = input_commands(action, args)
+            placed = {point: self._element(args, name, ctx).center for name, point in POINTS.items() if args.get(name)}
+            if placed and action in ("type", "key"):
+                await _run("xdotool", *input_commands("click", {"action": "click", **placed})[0])
+            commands, text = input_commands(action, {**args, **placed})
             await _run("xdotool", *commands, stdin=text)
         return {"success": True, "action": action}
+
+    async def _set_value(self, element: DesktopElement, value: str) -> None:
+        if not element.needs_typing:
+            await asyncio.to_thread(_on_bus, lambda bus: bus.set_value(element, value))
+            return
+        x, y = map(str, element.center)
+        await _run("xdotool", "mousemove", x, y, "click", "1", "key", "ctrl+a")
+        await _run("xdotool", *input_commands("type", {})[0], stdin=value)
+
+    async def _press_unseen(self, action: str, args: JsonObject, ctx: ToolContext) -> JsonObject:
+        if action != "click" or not args.get("element"):
+            raise DesktopFailed("in the background, only click and set_value work, and only with an element")
+        element = self._element(args, "element", ctx)
+        await asyncio.to_thread(_on_bus, lambda bus: bus.press(element))
+        return {"success": True, "action": action}
+
+    async def _look(self, args: JsonObject, ctx: ToolContext) -> JsonObject:
+        """The elements on the screen, numbered; only a capture that wants nothing else fails without them."""
+        if args.get("mode") == "vision":
+            return {}
+        app, limit = str(args.get("app") or ""), int(args.get("max_elements") or MAX_ELEMENTS)
+        try:
+            found: list[DesktopElement] = await asyncio.to_thread(_on_bus, lambda bus: bus.elements(app, limit))
+        except AccessibilityFailed as error:
+            if args.get("mode") == "ax":
+                raise
+            return {"note": f"no elements: {error}"}
+        self._elements[ctx.session_id] = found
+        return {"elements": [one.as_json(number) for number, one in enumerate(found, 1)]}
+
+    def _element(self, args: JsonObject, name: str, ctx: ToolContext) -> DesktopElement:
+        known, number = self._elements.get(ctx.session_id, []), int(args.get(name) or 0)
+        if not number:
+            raise DesktopFailed(f"{args['action']} needs {name}: a number from the last capture")
+        if not 1 <= number <= len(known):
+            raise DesktopFailed(f"the last capture has no element {number}; capture again, or pass a coordinate")
+        return known[number - 1]
 
     async def _windows(self) -> list[JsonObject]:
         ids = (await _run("xdotool", "search", "--onlyvisible", "--name", ".")).split()
@@ -107,6 +174,14 @@ class DesktopService:
         answer = await ctx.services.vision.analyze([data], "What does the screen show, and where?", ctx, facts=done)
         error = error_in(answer) if isinstance(answer, str) else None
         return tool_error(error, **{**done, "success": False}) if error else answer
+
+
+def _on_bus(work: Callable[[AccessibilityBus], Any]) -> Any:
+    bus = AccessibilityBus()
+    try:
+        return work(bus)
+    finally:
+        bus.close()
 
 
 def input_commands(action: str, args: JsonObject) -> tuple[list[str], str]:

@@ -113,12 +113,12 @@ class FeishuApp(ApiService):
     async def reply(self, path: str, kind: str, text: str) -> JsonObject:
         body = {"content": {"elements": [{"type": "text_run", "text_run": {"text": text}}]}}
         data = await self._ask("POST", f"/open-apis/drive/v1/files/{path}/replies?file_type={kind}", body)
-        return {"reply_id": str((data or {}).get("reply_id") or "")}
+        return {"reply_id": self.read(lambda value: str((value or {}).get("reply_id") or ""), data)}
 
     async def add_comment(self, token: str, kind: str, text: str) -> JsonObject:
         body = {"file_type": kind, "reply_elements": [{"type": "text", "text": text}]}
         data = await self._ask("POST", f"/open-apis/drive/v1/files/{token}/new_comments", body)
-        return {"comment_id": str((data or {}).get("comment_id") or "")}
+        return {"comment_id": self.read(lambda value: str((value or {}).get("comment_id") or ""), data)}
 
     async def _ask(self, method: str, path: str, body: Any = None) -> Any:
         """The data of an answer; raises ProviderFailed or FeishuFailed."""

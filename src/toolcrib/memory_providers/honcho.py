@@ -128,8 +128,24 @@ class HonchoMemory:
             return f"the client of Honcho is not installed; {INSTALL}"
         # A server of one's own may need no key.
         if not self._environ.get("HONCHO_API_KEY") and not self._environ.get("HONCHO_URL"):
-            return "HONCHO_API_KEY is not set; run `toolcrib setup honcho_search`"
+            return "HONCHO_API_KEY is not set; run `toolcrib setup honcho`"
         return ""
+
+    def get_config_schema(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "key": "api_key",
+                "description": "The key of your Honcho account",
+                "secret": True,
+                "env_var": "HONCHO_API_KEY",
+                "url": "https://app.honcho.dev/api-keys",
+            },
+            {
+                "key": "url",
+                "description": "The address of your own Honcho server, if you have one",
+                "env_var": "HONCHO_URL",
+            },
+        ]
 
     @functools.cached_property
     def _client(self) -> Any:
@@ -217,7 +233,7 @@ class HonchoMemory:
 def _sentence(error: Any) -> str:
     status = getattr(error, "status_code", None) or getattr(error, "status", None) or 0
     if status in (401, 403):
-        return "Honcho refused the key in HONCHO_API_KEY; run `toolcrib setup honcho_search`"
+        return "Honcho refused the key in HONCHO_API_KEY; run `toolcrib setup honcho`"
     if status == 402:
         return "the Honcho account has no credit left"
     if status == 429:

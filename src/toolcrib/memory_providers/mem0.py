@@ -68,7 +68,7 @@ class Mem0Memory:
 
     def __init__(self, environ: Mapping[str, str], client: Callable[[], GuardedClient]) -> None:
         self._user = environ.get("MEM0_USER_ID") or environ.get("USER") or "user"
-        access = SPEC.access(client, "mem0_search")
+        access = SPEC.access(client, "mem0")
         if access is not None:
             access = msgspec.structs.replace(access, seconds=SECONDS, max_bytes=MAX_ANSWER_BYTES)
         self._service = None if access is None else ApiService(access)
@@ -81,7 +81,19 @@ class Mem0Memory:
         return self._service is not None
 
     def missing(self) -> str:
-        return "" if self._service is not None else "MEM0_API_KEY is not set; run `toolcrib setup mem0_search`"
+        return "" if self._service is not None else "MEM0_API_KEY is not set; run `toolcrib setup mem0`"
+
+    def get_config_schema(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "key": "api_key",
+                "description": "The key of your mem0 account",
+                "secret": True,
+                "required": True,
+                "env_var": "MEM0_API_KEY",
+                "url": "https://app.mem0.ai/dashboard/api-keys",
+            }
+        ]
 
     def initialize(self, session_id: str, **_: Any) -> None:
         """Nothing to do: the service knows users, not sessions."""

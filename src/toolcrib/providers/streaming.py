@@ -22,6 +22,8 @@ END_SECONDS = 0.1
 """How long to wait for the end of the body after the last event, so that the connection can be reused."""
 REST_SECONDS = 5.0
 """How long to wait for the last events after the answer is complete: they report the usage."""
+MAX_ANSWER_BYTES = 256_000_000
+"""More than the longest answers of today's models, with a whole event for each word."""
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -43,6 +45,10 @@ class BrokenStream(Exception):
     def __init__(self, body: Any) -> None:
         super().__init__("received an error instead of an answer")
         self.body = body
+
+
+class AnswerTooLarge(Exception):
+    """A server sent more than any model answers."""
 
 
 class EventReader:
@@ -101,10 +107,13 @@ class EventReader:
 
 
 async def read_events(pieces: AsyncGenerator[bytes, None], take: Take) -> str:
-    """Handle each event as it arrives; returns the part of the body outside events."""
-    reader = EventReader()
+    """Handle each event as it arrives; returns the part of the body outside events. Raises AnswerTooLarge."""
+    reader, left = EventReader(), MAX_ANSWER_BYTES
     async with contextlib.aclosing(pieces), asyncio.timeout(None) as timeout:
         async for piece in pieces:
+            left -= len(piece)
+            if left < 0:
+                raise AnswerTooLarge
             for event in reader.feed(piece):
                 seconds = take(event)
                 if seconds is not None:
@@ -278,7 +287,10 @@ class StreamingProvider(ABC, Generic[ClientT]):
             async with await self._opened(client, body, timeout_seconds) as stream:
                 if "text/html" in stream.response.headers.get("content-type", ""):
                     raise self._no_model_server()
-                whole = await read_events(stream.response.aiter_bytes(), lambda event: self._take(event, answer))
+                try:
+                    whole = await read_events(stream.response.aiter_bytes(), lambda event: self._take(event, answer))
+                except AnswerTooLarge:
+                    raise self._too_large() from None
                 if whole and not answer.has_begun:
                     # The server ignored the request to stream.
                     answer.add(checked(json.loads(whole)))
@@ -317,6 +329,10 @@ class StreamingProvider(ABC, Generic[ClientT]):
             f"{self.advice}",
             kind="bad_request",
         )
+
+    def _too_large(self) -> ModelError:
+        size = MAX_ANSWER_BYTES // 1_000_000
+        return ModelError(f"the answer of {self.name} is larger than {size} MB; use another model", kind="server")
 
 
 def taken_ids(request: ModelRequest) -> set[str]:

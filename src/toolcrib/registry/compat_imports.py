@@ -76,17 +76,20 @@ COMPATIBILITY_MODULES = {
     "gateway.session_context": "toolcrib.compat.gateway_session_context",
 }
 BUILTIN_TOOL_MODULES = frozenset(
-    f"tools.{name}"
+    name if "." in name else f"tools.{name}"
     for name in (
         *("clarify_tool", "code_execution_tool", "cronjob_tools", "delegate_tool", "file_tools", "memory_tool"),
         *("session_search_tool", "skill_manager_tool", "skills_tool", "todo_tool", "vision_tools", "web_tools"),
         *("image_generation_tool", "video_generation_tool", "xai_video_tools", "tts_tool", "transcription_tools"),
         *("mixture_of_agents_tool", "homeassistant_tool", "x_search_tool", "discord_tool"),
         *("feishu_doc_tool", "feishu_drive_tool", "browser_tool", "browser_cdp_tool", "browser_dialog_tool"),
+        *("kanban_tools", "project_tools", "read_terminal_tool", "close_terminal_tool", "computer_use_tool"),
+        *("tools.computer_use.tool", "plugins.spotify.tools"),
     )
 )
 """The modules of built-in tools. A file of that name beside a user's tool wins, because it may be the user's own."""
 BUILTIN_TOOLS = "toolcrib.compat.tools_builtin"
+BUILTIN_TOOL_PACKAGES = frozenset({"tools.computer_use", "plugins.spotify"})
 PACKAGES = frozenset({"agent", "cron", "gateway", "gateway.platforms", "hermes_cli", "tools", "tools.environments"})
 """Users may keep their own modules in a folder of that name; `tools.registry` works beside them."""
 USER_TOOLS_NAMESPACE = "toolcrib_user_tools"
@@ -114,11 +117,11 @@ class CompatibilityFinder:
             return ModuleSpec(fullname, PackageLoader(), is_package=True)
         if fullname == USER_TOOLS_NAMESPACE:
             return ModuleSpec(fullname, None, is_package=True)
-        if fullname.partition(".")[0] == "plugins":
-            return _plugin_by_folder(fullname)
-        beside = self._beside_tool(fullname)
-        if beside is not None:
-            return beside
+        of_user = _plugin_by_folder(fullname) or self._beside_tool(fullname)
+        if of_user is not None:
+            return of_user
+        if fullname in BUILTIN_TOOL_PACKAGES:
+            return ModuleSpec(fullname, PackageLoader(), is_package=True)
         if fullname in BUILTIN_TOOL_MODULES:
             return ModuleSpec(fullname, self._alias(fullname, BUILTIN_TOOLS))
         return None
@@ -174,14 +177,18 @@ def _plugin_by_folder(fullname: str) -> ModuleSpec | None:
 
     In the reference system, plugins are part of a package and import their own modules by these names.
     """
+    if fullname.partition(".")[0] != "plugins":
+        return None
     plugins = [sys.modules[name] for name in list(sys.modules) if _is_plugin(name)]
     _, *parts = fullname.split(".")
     for plugin in plugins:
         folders = getattr(plugin, "__path__", None) or ()
         if parts and any(Path(folder).name == parts[-1] for folder in folders):
             return ModuleSpec(fullname, AliasLoader(plugin.__name__), is_package=True)
-    # `plugins` itself, and a category in it; their modules are known only while a plugin is loaded.
-    return ModuleSpec(fullname, PackageLoader(), is_package=True) if plugins and len(parts) <= 1 else None
+    # `plugins` itself, and a category in it, whose modules are known only while a plugin is loaded.
+    if not parts or (plugins and len(parts) == 1):
+        return ModuleSpec(fullname, PackageLoader(), is_package=True)
+    return None
 
 
 def _is_plugin(module: str) -> bool:

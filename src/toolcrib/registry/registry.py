@@ -274,6 +274,11 @@ class ToolRegistry:
             if own is None:
                 target._hidden.add(name)
 
+    def replace(self, entry: ToolEntry) -> None:
+        """Put a changed copy of a registered tool in its place, in this registry only."""
+        with self._lock:
+            self._put(entry.name, entry)
+
     def take_back(self, loading: LoadScope) -> None:
         """Undo the registrations and removals of `loading`, except for names that another source took since then."""
         with self._lock:

@@ -8,6 +8,7 @@ from typing import Any
 from toolcrib.config.load import load_settings
 from toolcrib.core.context import ToolContext
 from toolcrib.core.types import Effect, JsonObject, Unavailable
+from toolcrib.media.generation.capabilities import MAX_REFERENCES, NO_EXTRAS, image_capabilities
 from toolcrib.registry import registry
 from toolcrib.registry.availability import runs_in_place
 from toolcrib.tools.checks import check_client, config_text, has_variable
@@ -75,7 +76,7 @@ IMAGES_GIVEN: JsonObject = {
     "reference_image_urls": {
         "type": "array",
         "items": {"type": "string", "minLength": 1},
-        "maxItems": 7,
+        "maxItems": MAX_REFERENCES,
         "description": "Further images to follow in style or content",
     },
 }
@@ -106,20 +107,28 @@ def image_overrides() -> JsonObject:
     """The parameters that the configured model takes: one takes no images, another only one, and only squares."""
     text = config_text()
     # Only these models take less than the schema says, and reading the whole config costs more than everything else.
-    return _overrides(text) if "dall-e-" in text else {}
+    return _image_overrides(text) if "dall-e-" in text else {}
 
 
 @functools.lru_cache(maxsize=1)
-def _overrides(_config: str) -> JsonObject:
+def _image_overrides(_config: str) -> JsonObject:
     settings = load_settings().image_gen
-    parameters: JsonObject = IMAGE_SCHEMA["parameters"]
-    properties: JsonObject = dict(parameters["properties"])
-    if settings.model == "dall-e-2":
-        properties["aspect_ratio"] = {**properties["aspect_ratio"], "enum": ["square"], "default": "square"}
-    changing = settings.edit_model or settings.model
-    taken = {"dall-e-3": (), "dall-e-2": ("image_url",)}.get(changing, tuple(IMAGES_GIVEN))
-    kept = {name: about for name, about in properties.items() if name not in IMAGES_GIVEN or name in taken}
-    return {"parameters": {**parameters, "properties": kept}}
+    taken = image_capabilities(settings.model, settings.edit_model)
+    return {"parameters": taken.narrow(IMAGE_SCHEMA["parameters"])}
+
+
+def video_overrides() -> JsonObject:
+    """The parameters that the configured service takes: xAI has no use for some."""
+    text = config_text() if "video_gen:" in config_text() else ""
+    return _video_overrides(text, has_variable("FAL_KEY"))
+
+
+@functools.lru_cache(maxsize=1)
+def _video_overrides(config: str, has_fal: bool) -> JsonObject:
+    provider = load_settings().video_gen.provider.strip().lower() if config else ""
+    if provider == "fal" or (not provider and has_fal):
+        return {}
+    return {"parameters": NO_EXTRAS.narrow(VIDEO_SCHEMA["parameters"])} if provider in ("", "xai") else {}
 
 
 VIDEO_SCHEMA: JsonObject = {
@@ -197,6 +206,7 @@ registry.register(
     is_async=True,
     emoji="🎞️",
     effects=video_effects,
+    dynamic_schema_overrides=video_overrides,
 )
 registry.register(
     name="xai_video_edit",

@@ -24,7 +24,7 @@ from toolcrib.cli.models import (
     megabytes,
 )
 from toolcrib.cli.output import one_line, plural, print_json, print_line, print_pairs, stdout_reserved
-from toolcrib.cli.runtime import open_runtime, unknown_toolsets
+from toolcrib.cli.runtime import add_memory_tools, open_runtime, unknown_toolsets
 from toolcrib.cli.tool_state import ToolState, lint_command, rejection_text, tool_states
 from toolcrib.config.env_file import exposure, load_env_file
 from toolcrib.config.environment import environment
@@ -119,6 +119,7 @@ class AgentState(Struct, frozen=True, kw_only=True):
     model: ModelState
     sessions: DatabaseHealth
     memory: tuple[MemoryFile, ...]
+    memory_provider: tuple[str, ...]
     approval_mode: str
     yolo: bool
     allowed_for_good: int
@@ -190,7 +191,7 @@ class AgentState(Struct, frozen=True, kw_only=True):
         return [
             ("model", self.model.lines()),
             ("sessions", _session_lines(self.sessions)),
-            ("memory", [line for file in self.memory for line in file.lines()]),
+            ("memory", [*(line for file in self.memory for line in file.lines()), *self.memory_provider]),
             (
                 "approvals",
                 f"{approvals}; TOOLCRIB_YOLO is set, so calls run without approval" if self.yolo else approvals,
@@ -203,13 +204,14 @@ class AgentState(Struct, frozen=True, kw_only=True):
 
 def inspect_agent(settings: Settings, *, online: bool) -> AgentState:
     """Inspect all of it; changes nothing, and uses the network only if `online`."""
-    running = _running_processes(settings)
+    running, provider = _running_processes(settings), settings.memory.provider
     orphaned = [record for record in running if not is_alive(record.owner)]
     usage = shutil.disk_usage(_existing(settings.home.root))
     return AgentState(
         model=inspect_model(settings, online=online),
         sessions=examine_database(settings.home.sessions_file),
         memory=_memory(settings),
+        memory_provider=(f"provider: {provider}",) if provider else (),
         approval_mode=settings.approvals.mode,
         yolo=settings.yolo,
         allowed_for_good=len(settings.command_allowlist),
@@ -366,6 +368,8 @@ def inspect_installation(*, online: bool = False) -> DoctorReport:
         problems.append(InstallationProblem(f"config key {key}: {sentence}", f"`toolcrib config set {key} NAME,NAME`"))
     problems += _schema_problems(runtime)
     problems += _server_problems(runtime.settings)
+    memory = add_memory_tools(runtime)
+    problems += [InstallationProblem(memory, f"`toolcrib setup {runtime.settings.memory.provider}`")] if memory else []
     agent = inspect_agent(runtime.settings, online=online)
     problems += [InstallationProblem(what, remedy) for what, remedy in agent.problems()]
     return DoctorReport(

@@ -6,15 +6,19 @@ from typing import Any
 
 import click
 
+from toolcrib.agent.external_memory import find_memory, memory_names
 from toolcrib.cli.commands.env import complete_backends
 from toolcrib.cli.models import complete_providers
 from toolcrib.cli.output import is_interactive, print_line
 from toolcrib.cli.runtime import complete_tools, open_runtime
+from toolcrib.cli.setup.memory import memory_variables, set_up_memory
 from toolcrib.cli.setup.unattended import FLAGS, SetupAnswers, run_unattended
 from toolcrib.cli.setup.variables import ask_all, print_list, wanted_variables
 from toolcrib.cli.setup.wizard import run_wizard
 from toolcrib.config.paths import find_home
 from toolcrib.core.errors import UsageError
+from toolcrib.core.types import JsonObject
+from toolcrib.runtime import Runtime
 
 
 @click.command(name="setup")
@@ -47,6 +51,7 @@ def setup(names: tuple[str, ...], only_list: bool, as_json: bool, **flags: Any) 
     the backend where commands run. Press Enter to keep a setting; every answer is saved at once, so you can stop and
     continue any time. Keys are not shown while you type, and are saved in the file .env, which only you can read. The
     model is tested with one real request. With names of tools, toolsets or variables, asks only for what those need.
+    With the name of a memory provider (honcho, mem0, or one of a plugin), sets it up and uses it from then on.
 
     With flags that set something, asks nothing. Exit code 1 if the model then does not answer.
 
@@ -54,6 +59,7 @@ def setup(names: tuple[str, ...], only_list: bool, as_json: bool, **flags: Any) 
     Examples:
       toolcrib setup
       toolcrib setup weather
+      toolcrib setup honcho
       toolcrib setup --provider anthropic --key-env MY_KEY --approvals manual
       toolcrib setup --provider ollama --model qwen3:8b --no-test
       toolcrib setup --list
@@ -64,7 +70,7 @@ def setup(names: tuple[str, ...], only_list: bool, as_json: bool, **flags: Any) 
     answers = SetupAnswers(**flags)
     if only_list or as_json:
         runtime = open_runtime()
-        print_list(runtime.settings.home, wanted_variables(runtime, names), as_json)
+        print_list(runtime.settings.home, _variables_of(runtime, names), as_json)
         return None
     if names and answers.is_given:
         raise UsageError(f"give either tool names or flags; without names: `toolcrib setup` with {FLAGS}")
@@ -82,13 +88,28 @@ def setup(names: tuple[str, ...], only_list: bool, as_json: bool, **flags: Any) 
 def _ask_for(names: tuple[str, ...]) -> None:
     runtime = open_runtime()
     home = runtime.settings.home
-    variables = wanted_variables(runtime, names)
+    variables = _variables_of(runtime, names)
+    if is_interactive() and names[0] in memory_names(runtime):
+        set_up_memory(runtime, names[0])
+        return
     if not variables:
         print_line(f"{', '.join(names)} needs no keys; run `toolcrib tools explain {names[0]}` for details.")
         return
     if not is_interactive():
         raise UsageError(
             f"there is no terminal to ask at; add a line {next(iter(variables))}=VALUE to {str(home.env_file)!r}, "
-            "then run `toolcrib setup --list` to see what is set"
+            f"then run `toolcrib {_next_step(runtime, names)}"
         )
     ask_all(home, variables)
+
+
+def _next_step(runtime: Runtime, names: tuple[str, ...]) -> str:
+    if names[0] in memory_names(runtime):
+        return f"config set memory.provider {names[0]}` to use it"
+    return "setup --list` to see what is set"
+
+
+def _variables_of(runtime: Runtime, names: tuple[str, ...]) -> dict[str, JsonObject]:
+    if len(names) == 1 and names[0] in memory_names(runtime):
+        return memory_variables(find_memory(runtime, names[0]))
+    return wanted_variables(runtime, names)

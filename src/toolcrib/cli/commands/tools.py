@@ -8,7 +8,7 @@ import click
 
 from toolcrib.cli.group import CommandGroup
 from toolcrib.cli.output import hint, note, plural, print_json, print_pairs, print_table
-from toolcrib.cli.runtime import await_servers, complete_tools, complete_toolsets, open_runtime
+from toolcrib.cli.runtime import add_memory_tools, await_servers, complete_tools, complete_toolsets, open_runtime
 from toolcrib.cli.tool_state import (
     ToolState,
     example_command,
@@ -47,6 +47,7 @@ def list_tools(toolset: str | None, everything: bool, as_json: bool) -> None:
     """
     runtime = open_runtime()
     await_servers(runtime)
+    add_memory_tools(runtime)
     registry = runtime.registry
     if toolset is not None:
         runtime.toolsets.require([toolset])
@@ -118,6 +119,7 @@ def explain_tool(name: str, as_json: bool) -> None:
     result_limit, schema_problem and not_used (files that declare the tool, too, and why they do not provide it).
     """
     runtime = open_runtime()
+    add_memory_tools(runtime)
     entry = find_tool(runtime, name)
     name = entry.name if entry is not None else name
     state = missing_tool(runtime, name) if entry is None else None

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from toolcrib.cli.console import ConsoleAsker, ProgressLines, console_approver
 from toolcrib.cli.output import note, stdout_reserved
-from toolcrib.cli.runtime import complete_tools, open_runtime
+from toolcrib.cli.runtime import add_memory_tools, complete_tools, open_runtime
 from toolcrib.cli.tool_state import example_command, require_tool
 from toolcrib.config.os_errors import current_folder
 from toolcrib.core.errors import UsageError
@@ -48,6 +48,7 @@ def run_tool(name: str, arguments: str, yolo: bool, shows_traceback: bool) -> in
     approver = console_approver()
     runtime = open_runtime(approver, yolo=yolo or None, servers=True)
     runtime.provide_service("asker", ConsoleAsker(approver))
+    add_memory_tools(runtime)
     entry = require_tool(runtime, name)
     try:
         given = read_json(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from toolcrib.agent.external_memory import memory_names
 from toolcrib.cli.output import note, plural, print_json, print_line, print_table
 from toolcrib.cli.setup.prompts import ask
 from toolcrib.cli.setup.saved_settings import SavedSettings
@@ -124,6 +125,7 @@ def _tools_called(runtime: Runtime, name: str) -> list[str]:
     if tools:
         return tools
     known = {*runtime.registry.get_all_tool_names(), *served, *runtime.toolsets.names(), *OPTIONAL_ENV_VARS}
+    known |= set(memory_names(runtime))
     raise UnknownTool(name, sorted(known), advice="`toolcrib setup --list` lists all variables")
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 import click
 from msgspec.structs import replace
 
+from toolcrib.agent.external_memory import memory_names
 from toolcrib.cli.commands.model_check import check_reply
 from toolcrib.cli.model_choice import choose_model
 from toolcrib.cli.models import (
@@ -262,9 +263,9 @@ def tools_step(saved: SavedSettings) -> None:
         return
     # Few people want every built-in tool; what they added themselves they want.
     unavailable = [state for state in waiting if state.entry is None or state.entry.source.kind != "builtin"]
-    optional = sorted(
-        {state.entry.toolset for state in waiting if state.entry is not None and state not in unavailable}
-    )
+    toolsets = {state.entry.toolset for state in waiting if state.entry is not None and state not in unavailable}
+    memories = [] if runtime.settings.memory.provider else memory_names(runtime)
+    optional = sorted({*toolsets, *memories})
     if optional:
         say(f"Also built in: {', '.join(optional)}. To add one: toolcrib setup NAME.")
     if not unavailable:

@@ -10,7 +10,14 @@ import asyncio
 import contextlib
 from typing import Any
 
-from toolcrib.media.generation.provider import RATIOS, GeneratedMedia, HostedGenerator, ImageRequest, VideoRequest
+from toolcrib.media.generation.provider import (
+    MAX_SOURCES,
+    RATIOS,
+    GeneratedMedia,
+    HostedGenerator,
+    ImageRequest,
+    VideoRequest,
+)
 from toolcrib.web.hosted_service import from_base64
 from toolcrib.web.provider_access import ProviderFailed, multipart
 
@@ -28,6 +35,10 @@ class OpenAIImages(HostedGenerator):
     @property
     def can_edit(self) -> bool:
         return self.model_for(is_edit=True) != "dall-e-3"
+
+    @property
+    def max_images(self) -> int:
+        return 1 if self.model_for(is_edit=True) == "dall-e-2" else MAX_SOURCES
 
     def model_for(self, *, is_edit: bool) -> str:
         return (self.edit_model if is_edit else "") or self.model or "gpt-image-1"

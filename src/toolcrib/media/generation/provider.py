@@ -16,6 +16,7 @@ from toolcrib.web.provider_access import ProviderAccess, ProviderFailed
 
 RATIOS = {"landscape": "16:9", "square": "1:1", "portrait": "9:16"}
 """The shapes that a call may ask for, and what services call them."""
+MAX_SOURCES = 8
 FIRST_POLL_SECONDS = 0.2
 LONGEST_POLL_SECONDS = 5.0
 
@@ -95,6 +96,11 @@ class ImageGenerator(Protocol):
     @property
     def can_edit(self) -> bool: ...
 
+    @property
+    def max_images(self) -> int:
+        """How many images it takes for a change, with the references."""
+        ...
+
     def model_for(self, *, is_edit: bool) -> str: ...
 
     async def make_image(self, request: ImageRequest) -> GeneratedMedia:
@@ -127,6 +133,10 @@ class HostedGenerator(ApiService):
     def __init__(self, access: ProviderAccess, model: str = "", edit_model: str = "") -> None:
         super().__init__(access, model)
         self.edit_model = edit_model
+
+    @property
+    def max_images(self) -> int:
+        return MAX_SOURCES
 
     async def fetched(self, url: Any) -> bytes:
         """What an answer names: a data URL or an address."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +16,8 @@ from toolcrib.config.files import make_folder
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import Services, ToolContext
 from toolcrib.core.errors import ToolcribError, UnknownName
-from toolcrib.core.types import Effect, JsonObject
+from toolcrib.core.types import CheckFn, Effect, JsonObject, Unavailable
+from toolcrib.media.generation.capabilities import Capabilities, plugin_capabilities
 from toolcrib.media.generation.hosted import (
     FalImages,
     FalVideos,
@@ -25,6 +27,7 @@ from toolcrib.media.generation.hosted import (
     XaiVideos,
 )
 from toolcrib.media.generation.provider import (
+    MAX_SOURCES,
     RATIOS,
     GeneratedMedia,
     HostedGenerator,
@@ -37,13 +40,13 @@ from toolcrib.media.generation.provider import (
     video_extension,
 )
 from toolcrib.media.images import MediaFailed, MediaSources
+from toolcrib.registry.registry import ToolRegistry
 from toolcrib.web.hosted_service import ServiceSpec
 from toolcrib.web.http_client import GuardedClient
 from toolcrib.web.plugin_provider import PluginProvider, declared_objects
 from toolcrib.web.provider_access import bounded
 
 MEGABYTE = 1_000_000
-MAX_SOURCES = 8
 MAX_SOURCE_BYTES = 20 * MEGABYTE
 GRACE_SECONDS = 5.0
 """The services have the limit of the settings themselves; what comes around them needs a moment more."""
@@ -167,6 +170,10 @@ class GenerationService:
         generator, sources = self.image_generator(), sources_of(args)
         if sources and not generator.can_edit:
             raise MediaFailed(f"{generator.display_name} makes images from text only; leave out `image_url`")
+        if len(sources) > generator.max_images:
+            raise MediaFailed(
+                f"{generator.display_name} takes at most {generator.max_images} images; you passed {len(sources)}"
+            )
         images = await self._read(sources, ctx)
         made = await generator.make_image(ImageRequest(prompt=prompt, aspect_ratio=ratio, images=images))
         path = await self._saved(made, image_extension, "images", generator.display_name)
@@ -261,6 +268,28 @@ class GenerationService:
 
     # Both
 
+    def follow_plugins(self, registry: ToolRegistry) -> None:
+        """Offer the tools also with a plugin's service alone, and with the parameters that it takes."""
+        chosen: dict[str, Callable[[], Any]] = {"image": self.image_generator, "video": self.video_generator}
+        for kind, choose in chosen.items():
+            entry = registry.get_entry(f"{kind}_generate")
+            if entry is None or not entry.is_ours or not declared(self._services.plugins, kind):
+                continue
+            registry.replace(
+                msgspec.structs.replace(
+                    entry,
+                    check_fn=functools.partial(self._check, kind, entry.check_fn),
+                    dynamic_schema_overrides=functools.partial(
+                        _overrides, choose, entry.parameters, entry.dynamic_schema_overrides
+                    ),
+                )
+            )
+
+    def _check(self, kind: str, otherwise: CheckFn | None) -> bool | Unavailable:
+        if of_plugins(self._services.plugins, kind, 0):
+            return True
+        return otherwise() if otherwise is not None else True
+
     def _nobody(self, kind: str, wanted: str, known: dict[str, GeneratorSpec], offered: list[str]) -> ToolcribError:
         if wanted and wanted not in known:
             return UnknownGenerator(
@@ -325,10 +354,16 @@ class PluginGenerator(PluginProvider):
         self._kind = kind
 
     @property
+    def capabilities(self) -> Capabilities:
+        return plugin_capabilities(self.ask("capabilities", {}), tuple(RATIOS) if self._kind == "image" else ())
+
+    @property
     def can_edit(self) -> bool:
-        given = self.ask("capabilities", {})
-        modalities = given.get("modalities", ()) if isinstance(given, Mapping) else ()
-        return "image" in modalities
+        return self.capabilities.takes_image
+
+    @property
+    def max_images(self) -> int:
+        return 1 + self.capabilities.max_references
 
     def model_for(self, *_: object, **__: object) -> str:
         return str(self.ask("default_model", "") or "")
@@ -363,7 +398,26 @@ class PluginGenerator(PluginProvider):
         return GeneratedMedia(path=made, model=str(answer.get("model") or ""))
 
 
+def declared(plugins: Sequence[Any], kind: str) -> list[Any]:
+    """The objects that the loaded plugins registered, for `image` or `video`."""
+    return list(declared_objects(plugins, f"{kind}_gen_provider"))
+
+
 def of_plugins(plugins: Sequence[Any], kind: str, seconds: float) -> list[PluginGenerator]:
-    """What the loaded plugins offer, for `image` or `video`."""
-    found = [PluginGenerator(one, seconds, kind) for one in declared_objects(plugins, f"{kind}_gen_provider")]
+    """The services of the loaded plugins that can be used now, for `image` or `video`."""
+    found = [PluginGenerator(one, seconds, kind) for one in declared(plugins, kind)]
     return [one for one in found if one.name and one.is_available]
+
+
+def _overrides(
+    choose: Callable[[], Any], parameters: JsonObject, otherwise: Callable[[], JsonObject] | None
+) -> JsonObject:
+    """What the chosen service takes, if it is a plugin's; a built-in one keeps its own rule."""
+    try:
+        generator = choose()
+    except ToolcribError:
+        # The tool says what is wrong when it is called.
+        return {}
+    if isinstance(generator, PluginGenerator):
+        return {"parameters": generator.capabilities.narrow(parameters)}
+    return otherwise() if otherwise is not None else {}

@@ -35,6 +35,8 @@ MAX_SECONDS = 600.0
 """How much of a file is listened to."""
 FETCH_SECONDS = 300
 JOB_SECONDS = 240
+MAX_AUDIO_BYTES = 200_000_000
+"""What a program may write for one piece of a text: more than an hour."""
 MEMORY_BYTES = 8 * 1024**3
 """Mostly address space that the library reserves without using it."""
 _WORKER = "toolcrib.media.speech.moonshine_worker"
@@ -181,7 +183,7 @@ class SpeakingProgram:
             text_file, audio_file = Path(folder) / "text", Path(folder) / "audio"
             await asyncio.to_thread(text_file.write_text, text, encoding="utf-8")
             await self._run(self.command(text_file, audio_file), text_file)
-            data = await asyncio.to_thread(_content, audio_file)
+            data = await asyncio.to_thread(self._content, audio_file)
         if not audio_format(data):
             raise MediaFailed(f"{self.display_name} made no audio; check tts.voice, or name another tts.provider")
         return Speech(data, audio_format(data))
@@ -206,9 +208,12 @@ class SpeakingProgram:
                 process.kill()
             await process.wait()
 
-
-def _content(path: Path) -> bytes:
-    return path.read_bytes() if path.exists() else b""
+    def _content(self, path: Path) -> bytes:
+        if not path.exists():
+            return b""
+        if path.stat().st_size > MAX_AUDIO_BYTES:
+            raise MediaFailed(f"the audio of {self.display_name} is larger than {MAX_AUDIO_BYTES // 1_000_000} MB")
+        return path.read_bytes()
 
 
 class Espeak(SpeakingProgram):

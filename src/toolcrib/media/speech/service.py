@@ -39,6 +39,7 @@ MEGABYTE = 1_000_000
 ORDER = ("elevenlabs", "minimax", "piper", "edge", "espeak", "openai", "mistral", "gemini")
 """Whoever has a key for nothing but speech means it; then what costs nothing; then keys that are there for chats."""
 LISTENING_ORDER = ("moonshine", "groq", "openai", "mistral", "elevenlabs")
+PROGRAMS: dict[str, type[SpeakingProgram]] = {"piper": Piper, "edge": EdgeTts, "espeak": Espeak}
 SUFFIXES = {".ogg": "ogg", ".opus": "ogg", ".oga": "ogg", ".mp3": "mp3", ".wav": "wav", ".flac": "flac"}
 PRICES_USD = {"gpt-4o-mini-tts": 12, "tts-1": 15, "tts-1-hd": 30, "speech-2.6-hd": 100, "voxtral-mini-tts-2603": 16}
 """What a million characters cost about, in dollars, as the services listed it."""
@@ -132,18 +133,29 @@ class SpeechService:
         found = (self._speaker_named(name) for name in ([wanted] if wanted else ORDER))
         if chosen := next((one for one in found if one is not None), None):
             return chosen
-        what = f"{wanted} is not installed, or its key is not set" if wanted else "nothing that speaks is installed"
-        raise MediaFailed(f"{what}; run `toolcrib setup text_to_speech` to enter a key, or: apt install espeak-ng")
+        raise MediaFailed(self._why_silent(wanted))
+
+    def _why_silent(self, wanted: str) -> str:
+        """Why nobody speaks, and what to do."""
+        if not wanted:
+            why = "nothing on this machine speaks, and no service has a key"
+            return f"{why}; run `toolcrib setup text_to_speech` to enter a key, or: apt install espeak-ng"
+        if wanted not in PROGRAMS:
+            names = " or ".join(_hosted().SPEAKERS[wanted].key_variables)
+            return f"{names} is not set; run `toolcrib setup text_to_speech` to enter a key"
+        program = PROGRAMS[wanted]
+        if program.find():
+            return "piper has no voice; name the file of one with `toolcrib config set tts.piper_model FILE`"
+        return f"{program.display_name} is not installed; install it, or name another one in tts.provider"
 
     def _speaker_named(self, name: str) -> Speaker | None:
         settings = self._settings.tts
-        programs: dict[str, type[SpeakingProgram]] = {"piper": Piper, "edge": EdgeTts, "espeak": Espeak}
-        if name not in programs:
+        if name not in PROGRAMS:
             return self._hosted_speaker(name)
-        program = programs[name].find()
+        program = PROGRAMS[name].find()
         if not program or (name == "piper" and not settings.piper_model):
             return None
-        speaker = programs[name](program, settings.voice, settings.timeout)
+        speaker = PROGRAMS[name](program, settings.voice, settings.timeout)
         if isinstance(speaker, Piper):
             speaker.model = str(Path(settings.piper_model).expanduser())
         return speaker
