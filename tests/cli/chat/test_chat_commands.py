@@ -333,3 +333,26 @@ def test_a_failing_model_is_told_in_a_sentence_and_the_chat_goes_on(home: Path) 
         chat.wait_idle()
         chat.enter("/retry")
         chat.wait_for("Better now.")
+
+
+def test_undo_and_retry_name_the_words_that_were_typed(home: Path) -> None:
+    """What went along with a question is not shown as text, and goes along again once."""
+    steps = [{"say": "First."}, {"say": "Second."}]
+    with ChatProgram(make_home(home, steps)) as chat:
+        (home.parent / "work" / "a.txt").write_text("alpha")
+        chat.wait_idle()
+        chat.enter("!echo beta")
+        chat.wait_for("with your next message")
+        chat.wait_idle()
+        chat.enter("look at @a.txt")
+        chat.wait_for("First.")
+        chat.wait_idle()
+        chat.enter("/retry")
+        chat.wait_for("Second.")
+        chat.wait_idle()
+        sent = session_text(home)
+        chat.enter("/undo")
+        shown = chat.wait_for("Undone: 'look at @a.txt' and what followed")
+
+    assert "<attached" not in shown
+    assert (sent.count("alpha"), sent.count("$ echo beta")) == (1, 1)

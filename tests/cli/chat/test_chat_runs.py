@@ -212,7 +212,7 @@ def test_a_dangerous_call_is_asked_about_and_runs_when_allowed(home: Path, tmp_p
 
 
 def test_a_denied_call_does_not_run(home: Path, tmp_path: Path) -> None:
-    """After `d` nothing has happened, and the model goes on without it."""
+    """After `d` nothing has happened, the model goes on without it, and the person is not told what they know."""
     work = tmp_path / "work"
     (work / "build").mkdir(parents=True)
     steps = [{"call": "terminal", "arguments": {"command": "rm -rf build"}}, {"say": "Then not."}]
@@ -222,8 +222,9 @@ def test_a_denied_call_does_not_run(home: Path, tmp_path: Path) -> None:
         chat.wait_for_question()
 
         chat.type("d")
-        chat.wait_for("denied", "blocked", "Then not.")
+        shown = chat.wait_for("✗ 💻 terminal  rm -rf build", "denied", "Then not.")
 
+        assert "not allowed" not in shown
         assert (work / "build").exists()
         chat.wait_idle()
 

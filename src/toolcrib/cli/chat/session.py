@@ -7,7 +7,7 @@ import logging
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -264,12 +264,14 @@ class ChatSession:
     def is_working(self) -> bool:
         return not self._idle.is_set() or not self._jobs.empty()
 
-    def ask_agent(self, text: str) -> None:
+    def ask_agent(self, text: str, *, echo: bool = True) -> None:
         """Ask now, or after the current work."""
-        if self.is_working:
+        if self.is_working and (echo or self._runs):
             self.queue(text)
-            return
-        self._begin(text)
+        elif echo:
+            self._begin(text)
+        else:
+            self._go_on(text)
 
     def queue(self, text: str) -> None:
         if not self.is_working:
@@ -378,7 +380,7 @@ class ChatSession:
         self._put(job)
 
     async def _ask(self, text: str) -> None:
-        await self._notifications.before_turn()
+        await asyncio.gather(self._notifications.before_turn(), self._prepare_calls())
         attached, self.attached = self.attached, []
         question = await compose(self.agent, text, Path(self.folder), attached)
         for line in question.notes:
@@ -387,6 +389,11 @@ class ChatSession:
         result = await self.agent.run(question.message, on_event=self._hear)
         if self.agent.mode == "plan" and result.outcome == "answered" and self._asker.is_attended:
             await self._settle_plan(result.answer)
+
+    async def _prepare_calls(self) -> None:
+        """Import what the first call needs, in a thread: otherwise no key is heard meanwhile."""
+        with suppress(ToolcribError, OSError):  # the call that needs it says so
+            await asyncio.to_thread(self.host.runtime.prepare_calls)
 
     async def _settle_plan(self, plan: str) -> None:
         """Let the person accept, edit or reject what the agent wants to do."""

@@ -47,8 +47,8 @@ class Chat(Protocol):
     @property
     def is_working(self) -> bool: ...
 
-    def ask_agent(self, text: str) -> None:
-        """Ask the agent, after its current work."""
+    def ask_agent(self, text: str, *, echo: bool = True) -> None:
+        """Ask the agent, after its current work; `echo` shows the text."""
         ...
 
     def queue(self, text: str) -> None: ...

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from toolcrib.approval.deferred_gate import DeferredGate
 from toolcrib.approval.grants import Grant
+from toolcrib.cli.chat.attachments import Attachment, mentioned
 from toolcrib.cli.chat.renderer import THEMES
 from toolcrib.cli.chat.session_commands import SESSION_COMMANDS
 from toolcrib.cli.chat.slash import Chat, SlashCommand, find_command, table
@@ -276,6 +277,13 @@ async def retry(chat: Chat, _: str) -> None:
     if undone is None:
         chat.screen.say("There is nothing to retry.")
         return
+    # What the question names is attached anew.
+    named = mentioned(undone.question)
+    chat.attached += [
+        Attachment(name, text, plural(len(text.splitlines()), "line"))
+        for name, text in undone.attached
+        if name not in named
+    ]
     chat.ask_agent(undone.question)
 
 
