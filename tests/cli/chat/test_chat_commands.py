@@ -88,6 +88,26 @@ def test_mcp_shows_reloads_and_reconnects_servers(home: Path) -> None:
         assert chat.leave() == 0
 
 
+def test_habits_of_other_chats_work(home: Path) -> None:
+    """`?` shows the help and `quit` leaves, although neither has a slash; commands have the names people know."""
+    with ChatProgram(make_home(home, []), rows=90) as chat:
+        chat.wait_idle()
+        chat.enter("?")
+        chat.wait_for("Keys", "Shift-Tab")
+        for line, answer in (
+            ("/compact", "The session is too short to compress."),
+            ("/permissions", "This session has no grants of its own."),
+            ("/rewind", "There is nothing to undo."),
+        ):
+            chat.wait_idle()
+            chat.enter(line)
+            chat.wait_for_answer(line, answer)
+        chat.wait_idle()
+        chat.enter("quit")
+
+        assert chat.exit_code() == 0
+
+
 def test_exit_leaves(home: Path) -> None:
     """`/exit` ends the chat like Ctrl-D."""
     with ChatProgram(make_home(home, [])) as chat:

@@ -51,6 +51,8 @@ INTERRUPTED = 130
 WIND_DOWN_SECONDS = 10.0
 """How long running work may take to stop."""
 
+WITHOUT_SLASH = {"exit": "/exit", "quit": "/exit", "?": "/help"}
+"""What people type out of habit, and mean as a command."""
 CARRY_OUT = "Yes, and edit files without asking (auto-edit)"
 CARRY_OUT_ASKING = "Yes, and ask before each edit (ask)"
 EDIT_PLAN = "Edit the plan first"
@@ -186,6 +188,7 @@ class ChatSession:
         if text.lstrip().startswith("!") and text.strip("! \n"):
             self._run_own(text)
             return
+        text = WITHOUT_SLASH.get(text.strip().lower(), text)
         command = split_command(text)
         if command is None or (command[0] not in self.commands() and is_path(text.strip())):
             self.ask_agent(text)

@@ -384,6 +384,7 @@ SESSION_COMMANDS = (
         arguments="[ID]",
         summary="Choose a session and resume it",
         run=resume,
+        aliases=("continue",),
         complete=complete_sessions,
     ),
     SlashCommand(name="branch", summary="Continue in a copy of this session", run=branch, aliases=("fork",)),
@@ -394,7 +395,14 @@ SESSION_COMMANDS = (
         run=list_sessions,
         while_working=True,
     ),
-    SlashCommand(name="title", arguments="[TEXT]", summary="Name this session", run=set_title, while_working=True),
+    SlashCommand(
+        name="title",
+        arguments="[TEXT]",
+        summary="Name this session",
+        run=set_title,
+        while_working=True,
+        aliases=("rename",),
+    ),
     SlashCommand(
         name="model",
         arguments="[NAME]",

@@ -415,11 +415,18 @@ COMMANDS = (
         arguments="[N | --list | --to CALL] [--force] [--dry-run]",
         summary="Undo the last exchange and its file changes, or the changes of calls",
         run=undo,
+        aliases=("rewind",),
     ),
     SlashCommand(name="redo", summary="Redo the latest undo of files", run=redo),
     SlashCommand(name="diff", arguments="[PATH]", summary="Show what this session changed in files", run=show_diff),
     SlashCommand(name="retry", summary="Ask the last question again", run=retry),
-    SlashCommand(name="compress", arguments="[TOPIC]", summary="Replace older messages with a summary", run=compress),
+    SlashCommand(
+        name="compress",
+        arguments="[TOPIC]",
+        summary="Replace older messages with a summary",
+        run=compress,
+        aliases=("compact",),
+    ),
     SlashCommand(
         name="reasoning", summary="Show or fold the model's reasoning", run=toggle_reasoning, while_working=True
     ),
@@ -443,7 +450,13 @@ COMMANDS = (
         run=show_memory,
         while_working=True,
     ),
-    SlashCommand(name="approvals", summary="Show grants and recent decisions", run=show_approvals, while_working=True),
+    SlashCommand(
+        name="approvals",
+        summary="Show grants and recent decisions",
+        run=show_approvals,
+        while_working=True,
+        aliases=("permissions",),
+    ),
     SlashCommand(
         name="processes", summary="List background processes", run=show_processes, while_working=True, aliases=("ps",)
     ),
