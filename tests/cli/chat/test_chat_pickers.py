@@ -13,6 +13,8 @@ from tests.cli.chat.chat_program import CTRL_O, ChatProgram, make_home, session_
 from toolcrib.agent.prompt_commands import filled_in
 from toolcrib.cli.chat.picker import Picker, PickerRow
 from toolcrib.cli.chat.symbols import UNICODE, symbols_for
+from toolcrib.core.messages import user_message
+from toolcrib.sessions.store import SessionStore
 
 DOWN, ESCAPE = "\x1b[B", "\x1b"
 
@@ -49,6 +51,23 @@ def test_a_session_is_picked_and_replayed_folded(home: Path) -> None:
     assert "line 2" in replayed
     assert "line 3" not in replayed
     assert "Whales sing." in replayed
+
+
+def test_any_of_hundreds_of_sessions_can_be_picked(home: Path) -> None:
+    """Typing narrows the list down, however long ago the session was."""
+    store = SessionStore(make_home(home, []) / "sessions.db")
+    for number in range(300):
+        session = store.create(source="chat", cwd=str(home), title=f"About topic {number:03}")
+        store.append(session.id, user_message(f"what is topic {number}?"))
+    store.close()
+    with ChatProgram(home) as chat:
+        chat.wait_idle()
+        chat.enter("/resume")
+        chat.wait_for("Resume a session (300)")
+        chat.type("topic 000")
+        chat.wait_for("(1 of 300)", "> About topic 000")
+        chat.enter("")
+        chat.wait_for("About topic 000 (1 message)", "❯ what is topic 0?")
 
 
 def test_a_replay_shows_how_each_call_ended(home: Path) -> None:

@@ -303,6 +303,32 @@ def test_a_question_of_the_agent_is_answered_in_the_input_line(home: Path) -> No
     assert "blue" in session_text(home)
 
 
+def test_a_resize_while_wide_characters_stream_loses_none(home: Path) -> None:
+    """The growing block is drawn anew for each width; what is printed in the end stands there once and whole."""
+    words = [f"word{number} 日本語テキスト 🎉" for number in range(12)]
+    with StreamServer() as server:
+        home.mkdir()
+        (home / "config.yaml").write_text(server.config)
+        with ChatProgram(home) as chat:
+            chat.wait_idle()
+            chat.enter("write")
+            server.say(" ".join(words[:6]))
+            chat.wait_for("word5")
+            chat.resize(40, 30)
+            server.say(" " + " ".join(words[6:9]))
+            chat.wait_for("word8")
+            chat.resize(100, 30)
+            server.say(" " + " ".join(words[9:]) + "\n\n" + "long" * 60 + "\n\nEnd.")
+            server.end()
+            chat.wait_until(lambda text: "\nEnd." in text and chat.is_idle, "the end of the answer")
+
+            # The terminal emulator keeps an empty cell behind each wide character.
+            shown = "".join(chat.visible.split())
+            assert all(shown.count("".join(word.split())) == 1 for word in words)
+            assert "long" * 60 in shown
+            assert chat.visible.count(" tokens (") == 1
+
+
 def test_a_resize_in_the_middle_of_work_leaves_a_clean_screen(home: Path, gate: Path) -> None:
     """After the window was made narrow and wide again there is one input line and nothing broken."""
     with ChatProgram(make_home(home, [slow_call(gate), {"say": "All done."}])) as chat:

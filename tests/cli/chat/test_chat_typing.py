@@ -82,6 +82,25 @@ def test_pasted_lines_are_not_sent_until_enter(home: Path) -> None:
     assert "first line\\nsecond line\\nthird line" in session_text(home)
 
 
+def test_a_paste_of_thousands_of_lines_is_one_message_that_the_screen_shows_in_short(home: Path) -> None:
+    """The input line shows its end, the conversation its beginning; the model gets all of it."""
+    lines = [f"line {number} of a log" for number in range(5_000)]
+    with ChatProgram(make_home(home, [{"say": "Got it."}])) as chat:
+        chat.wait_idle()
+
+        # In pieces: nobody reads the terminal's other end while this end is written.
+        for at in range(0, 5_000, 100):
+            chat.type((PASTE_BEGIN if not at else "\n") + "\n".join(lines[at : at + 100]))
+        chat.type(f"{PASTE_END}!")
+        chat.wait_for("line 4999 of a log!")
+        chat.type(ENTER)
+        shown = chat.wait_for("❯ line 0 of a log", "… 4,980 more lines", "Got it.")
+        chat.leave()
+
+    assert "line 21 of a log" not in shown
+    assert "\\n".join(lines) in session_text(home)
+
+
 def test_more_lines_by_alt_enter_and_by_a_backslash(home: Path) -> None:
     """Alt-Enter and a trailing backslash begin a new line instead of sending."""
     with ChatProgram(make_home(home, [{"say": "Got it."}])) as chat:

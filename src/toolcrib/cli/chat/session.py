@@ -28,6 +28,7 @@ from toolcrib.cli.chat.images import save_images
 from toolcrib.cli.chat.input import ChatCompleter
 from toolcrib.cli.chat.options import ChatOptions
 from toolcrib.cli.chat.questions import ChatApprover, ChatAsker
+from toolcrib.cli.chat.renderer import as_markdown
 from toolcrib.cli.chat.screen import THINKING, Notifications, Screen
 from toolcrib.cli.chat.session_commands import run_own_command
 from toolcrib.cli.chat.slash import SlashCommand, find_command, is_path, plugin_commands, split_command, user_command
@@ -383,7 +384,7 @@ class ChatSession:
         self._put(job)
 
     async def _ask(self, text: str) -> None:
-        await asyncio.gather(self._notifications.before_turn(), self._prepare_calls())
+        await asyncio.gather(self._notifications.before_turn(), self._load_rest())
         attached, self.attached = self.attached, []
         question = await compose(self.agent, text, Path(self.folder), attached)
         for line in question.notes:
@@ -393,8 +394,9 @@ class ChatSession:
         if self.agent.mode == "plan" and result.outcome == "answered" and self._asker.is_attended:
             await self._settle_plan(result.answer)
 
-    async def _prepare_calls(self) -> None:
-        """Import what the first call needs, in a thread: otherwise no key is heard meanwhile."""
+    async def _load_rest(self) -> None:
+        """Import what the first answer and the first call need, in threads: otherwise no key is heard meanwhile."""
+        await asyncio.to_thread(as_markdown, "")
         with suppress(ToolcribError, OSError):  # the call that needs it says so
             await asyncio.to_thread(self.host.runtime.prepare_calls)
 
