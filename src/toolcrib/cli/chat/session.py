@@ -179,7 +179,7 @@ class ChatSession:
     # Input
 
     def submit(self, text: str) -> None:
-        if self._asker.is_waiting:
+        if self._asker.is_waiting and not (self._asker.is_attended and self._is_command(text)):
             if answer := self._asker.take(text):
                 self.screen.echo(answer)
             if answer or self._asker.is_attended:
@@ -201,6 +201,12 @@ class ChatSession:
             self.screen.problem(str(error))
             return
         self._run_command(found, command[1])
+
+    def _is_command(self, text: str) -> bool:
+        """Whether a text that may also be an answer is a command: /help, but no path and no other word."""
+        command = split_command(text)
+        known = self.commands()
+        return command is not None and (command[0] in known or any(command[0] in one.aliases for one in known.values()))
 
     def _run_own(self, text: str) -> None:
         """Run a command that the person typed after `!`."""
@@ -390,8 +396,10 @@ class ChatSession:
         for line in question.notes:
             self.screen.note(line)
         self.screen.shows_output = self.agent.provider.profile(self.agent.model).small
+        # Whoever switches the mode meanwhile has not asked for a plan.
+        wants_plan = self.agent.mode == "plan"
         result = await self.agent.run(question.message, on_event=self._hear)
-        if self.agent.mode == "plan" and result.outcome == "answered" and self._asker.is_attended:
+        if wants_plan and self.agent.mode == "plan" and result.outcome == "answered" and self._asker.is_attended:
             await self._settle_plan(result.answer)
 
     async def _load_rest(self) -> None:
