@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from toolcrib import Runtime
+from toolcrib.approval.deferred_gate import DeferredGate
 from toolcrib.core.approvals import ApprovalAnswer
 from toolcrib.core.errors import ConfigError, UsageError
 from toolcrib.core.types import Effect, ToolResult
@@ -51,6 +52,16 @@ def runtime(tmp_path):
 def add(runtime, name, handler, **options):
     schema = {"parameters": {"type": "object", "properties": {"n": {"type": "integer"}}}}
     runtime.registry.register(name, "test", schema, handler, **options)
+
+
+def test_what_the_first_call_needs_can_be_built_before(runtime):
+    """A front end does that in a thread, so that its event loop does not wait for the imports."""
+    assert not DeferredGate.made.is_built(runtime.gate)
+
+    runtime.prepare_calls()
+
+    assert DeferredGate.made.is_built(runtime.gate)
+    assert type(runtime.services).snapshots.is_built(runtime.services)
 
 
 async def test_a_runtime_is_one_async_with_away(tmp_path):

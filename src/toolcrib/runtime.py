@@ -149,6 +149,12 @@ class Runtime:
             provenance=None if self.settings.approvals.provenance == "off" else self.provenances,
         )
 
+    def prepare_calls(self) -> None:
+        """Import and build what the first call needs: the gate and undo. Takes a while, so call it in a thread."""
+        if isinstance(self.gate, DeferredGate):
+            _ = self.gate.made
+        _ = self.services.snapshots
+
     async def __aenter__(self) -> Self:
         self.load()
         return self

@@ -21,7 +21,7 @@ from toolcrib.config.environment import environment
 from toolcrib.config.redact import redact
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import ToolContext
-from toolcrib.core.errors import UsageError
+from toolcrib.core.errors import MissingService, UsageError
 from toolcrib.core.lazy import lazy
 from toolcrib.core.ports import Gate, ResultStore, SecretAsker
 from toolcrib.core.types import Effect, JsonObject, ToolResult
@@ -395,8 +395,8 @@ class RuntimeServices:
 SERVICE_NAMES = {name for name, value in vars(RuntimeServices).items() if isinstance(value, lazy)} | {"call_queue"}
 
 
-def _missing(name: str) -> UsageError:
-    return UsageError(
+def _missing(name: str) -> MissingService:
+    return MissingService(
         f"the service {name!r} is missing; pass services={{{name!r}: …}} to Runtime or run the tool in an Agent"
     )
 

@@ -19,7 +19,7 @@ from toolcrib.approval.grants import Grants, may_be_permanent
 from toolcrib.approval.policy import Action, Policy, answer_dangers, decide, describe_danger
 from toolcrib.approval.provenance import ProvenanceStore
 from toolcrib.config.os_errors import ANOTHER_HOME, explain_os_error
-from toolcrib.core.approvals import PENDING, ApprovalAnswer, ApprovalRequest, Choice, Danger
+from toolcrib.core.approvals import PENDING, USER_DENIED, ApprovalAnswer, ApprovalRequest, Choice, Danger
 from toolcrib.core.attempt import attempt_async
 from toolcrib.core.context import CallMemo, ToolContext
 from toolcrib.core.errors import ConfigError
@@ -270,7 +270,7 @@ def _denial(request: ApprovalRequest, answer: ApprovalAnswer, timeout_seconds: f
         return Verdict("deny", (*what, "the question was cancelled"), "cancelled")
     if answer.decided_by != "user":
         return Verdict("deny", (*what, answer.reason or "it was denied"), answer.decided_by)
-    reason = "the user denied it" + (f": {answer.reason}" if answer.reason else "; do not try it another way")
+    reason = USER_DENIED + (f": {answer.reason}" if answer.reason else "; do not try it another way")
     return Verdict("deny", (*what, reason), "denied")
 
 

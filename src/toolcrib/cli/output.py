@@ -210,7 +210,7 @@ def cell_width(text: str) -> int:
 
 
 def plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    return f"{count} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def as_config_text(value: Any) -> str:

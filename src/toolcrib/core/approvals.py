@@ -18,6 +18,8 @@ Mode = Literal["ask", "auto-edit", "plan"]
 """
 MODES: tuple[Mode, ...] = ("ask", "auto-edit", "plan")
 DEFAULT_MODE: Mode = "auto-edit"
+USER_DENIED = "the user denied it"
+"""How the reason begins that the model gets when the person said no."""
 PLAN_KINDS = frozenset({"read", "network", "interactive"})
 """The kinds of effects that plan mode allows, besides reading a remote record."""
 PLAN_MODE = "plan_mode"

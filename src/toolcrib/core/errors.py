@@ -17,6 +17,7 @@
     ├── RefusedInToolCall       a toolcrib inside a tool call was asked for what only a person may do
     ├── PathChanged             a file or its path changed since it was checked
     └── UsageError              a caller misused the library
+        └── MissingService      a tool needs a service that this runtime does not have
 
 A message says what happened, to what, and what to do about it. `exit_code` is the exit code of the command line
 when the error reaches it.
@@ -39,6 +40,10 @@ class ConfigError(ToolcribError):
 
 class UsageError(ToolcribError):
     exit_code = 2
+
+
+class MissingService(UsageError):
+    """A tool needs a service that this runtime does not have."""
 
 
 class EnvironmentFailed(ToolcribError):

@@ -100,6 +100,7 @@ def user_message(text: str, images: Iterable[Image] = ()) -> Message:
 
 
 _ATTACHED = re.compile(r'\n\n<attached name="[^"\n]*">\n')
+_WHOLE_ATTACHMENT = re.compile(r'\n\n<attached name="([^"\n]*)">\n(.*?)\n</attached>', re.DOTALL)
 _ATTACHMENT_MARK = re.compile(r"<(?=/?attached\b)", re.IGNORECASE)
 
 
@@ -107,6 +108,11 @@ def attachment(name: str, text: str) -> str:
     """A text that goes along with a message, between marks that it cannot close itself."""
     shown = " ".join(name.replace('"', "'").split())
     return f'\n\n<attached name="{shown}">\n{_ATTACHMENT_MARK.sub("&lt;", text.rstrip())}\n</attached>'
+
+
+def attachments_of(text: str) -> list[tuple[str, str]]:
+    """Name and text of each attachment of a message."""
+    return _WHOLE_ATTACHMENT.findall(text)
 
 
 def spoken_text(text: str) -> str:

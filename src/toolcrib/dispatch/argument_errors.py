@@ -177,6 +177,10 @@ class ArgumentErrorReport:
         name = path[-1]
         properties = self._compiled.document.resolved(schema).get("properties")
         wanted = properties.get(name) if isinstance(properties, dict) else None
+        if wanted is None and len(path) == 1:
+            # A branch of the schema requires it, and the schema itself describes it.
+            described = self._compiled.document.resolved(self._compiled.document.root).get("properties")
+            wanted = described.get(name) if isinstance(described, dict) else None
         expected = self._expectation.describe(wanted) or "a value"
         sentence = f"{field_name(path)!r} is required and missing ({expected})"
         return _ArgumentFinding(0, path, sentence, expected, wanted, child(pointer, "properties", name))
@@ -404,7 +408,7 @@ def _range(least: Any, most: Any, unit: str) -> str:
     if _is_number(least) and _is_number(most):
         return f" of {least}{unit}" if least == most else f" from {least} to {most}{unit}"
     if _is_number(least):
-        return f" of at least {least}{unit}"
+        return f" of at least {least}{unit.removesuffix('s') if least == 1 else unit}"
     return f" of at most {most}{unit}" if _is_number(most) else ""
 
 

@@ -92,6 +92,26 @@ def test_mcp_shows_reloads_and_reconnects_servers(home: Path) -> None:
         assert chat.leave() == 0
 
 
+def test_habits_of_other_chats_work(home: Path) -> None:
+    """`?` shows the help and `quit` leaves, although neither has a slash; commands have the names people know."""
+    with ChatProgram(make_home(home, []), rows=90) as chat:
+        chat.wait_idle()
+        chat.enter("?")
+        chat.wait_for("Keys", "Shift-Tab")
+        for line, answer in (
+            ("/compact", "The session is too short to compress."),
+            ("/permissions", "This session has no grants of its own."),
+            ("/rewind", "There is nothing to undo."),
+        ):
+            chat.wait_idle()
+            chat.enter(line)
+            chat.wait_for_answer(line, answer)
+        chat.wait_idle()
+        chat.enter("quit")
+
+        assert chat.exit_code() == 0
+
+
 def test_exit_leaves(home: Path) -> None:
     """`/exit` ends the chat like Ctrl-D."""
     with ChatProgram(make_home(home, [])) as chat:
@@ -376,3 +396,26 @@ def test_a_failing_model_is_told_in_a_sentence_and_the_chat_goes_on(home: Path) 
         chat.wait_idle()
         chat.enter("/retry")
         chat.wait_for("Better now.")
+
+
+def test_undo_and_retry_name_the_words_that_were_typed(home: Path) -> None:
+    """What went along with a question is not shown as text, and goes along again once."""
+    steps = [{"say": "First."}, {"say": "Second."}]
+    with ChatProgram(make_home(home, steps)) as chat:
+        (home.parent / "work" / "a.txt").write_text("alpha")
+        chat.wait_idle()
+        chat.enter("!echo beta")
+        chat.wait_for("with your next message")
+        chat.wait_idle()
+        chat.enter("look at @a.txt")
+        chat.wait_for("First.")
+        chat.wait_idle()
+        chat.enter("/retry")
+        chat.wait_for("Second.")
+        chat.wait_idle()
+        sent = session_text(home)
+        chat.enter("/undo")
+        shown = chat.wait_for("Undone: 'look at @a.txt' and what followed")
+
+    assert "<attached" not in shown
+    assert (sent.count("alpha"), sent.count("$ echo beta")) == (1, 1)

@@ -197,7 +197,7 @@ def test_times_are_short(seconds: float, words: str) -> None:
 def test_amounts_are_short() -> None:
     """Tokens by thousands and millions; small costs with four digits; nothing for an unknown cost."""
     assert [short_count(count) for count in (950, 12_340, 1_200_000)] == ["950", "12.3k", "1.2M"]
-    assert [short_cost(cost) for cost in (None, 0.0123, 1.5)] == ["", "$0.0123", "$1.50"]
+    assert [short_cost(cost) for cost in (None, 0.0, 0.0123, 1.5)] == ["", "$0.00", "$0.0123", "$1.50"]
 
 
 def test_a_terminal_without_unicode_gets_plain_signs() -> None:

@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from tests.cli.chat.chat_program import CTRL_C, DOWN, ENTER, SHIFT_TAB, ChatProgram, make_home, session_text
+from tests.cli.chat.chat_program import (
+    CTRL_C,
+    DOWN,
+    ENTER,
+    SHIFT_TAB,
+    ChatProgram,
+    make_home,
+    session_text,
+    slow_call,
+)
 
 
 def write(path: str, content: str) -> dict[str, Any]:
@@ -159,6 +168,38 @@ def test_shift_tab_goes_through_the_modes_also_while_the_agent_works(home: Path)
         chat.wait_for("All done.")
 
     assert not (home.parent / "work" / "a.txt").exists()
+
+
+def test_a_run_that_began_in_another_mode_ends_without_a_plan(home: Path, gate: Path) -> None:
+    """Its answer is no plan, although the mode was switched before it came."""
+    with ChatProgram(make_home(home, [slow_call(gate), {"say": "All done."}])) as chat:
+        chat.wait_idle()
+        chat.enter("go")
+        chat.wait_for("🐌 slow")
+        chat.type(SHIFT_TAB)
+        chat.wait_for("scripted · plan ·")
+        gate.touch()
+        chat.wait_for("All done.")
+
+        assert "Carry out this plan?" not in chat.wait_idle()
+
+
+def test_commands_work_while_a_question_is_open(home: Path) -> None:
+    """A command is no answer: the question stays open."""
+    steps = [{"say": "1. Look."}, {"say": "Then what?"}]
+    with ChatProgram(make_home(home, steps), "chat", "--mode", "plan") as chat:
+        chat.wait_idle()
+        chat.enter("plan it")
+        chat.wait_for("Carry out this plan?", "answer ❯")
+        chat.enter("/cost")
+        chat.wait_for("tool calls")
+        chat.wait_for("answer ❯")
+        chat.enter("/etc/hosts too")
+        chat.wait_for("❯ /etc/hosts too", "Then what?")
+        chat.wait_for("answer ❯")
+        chat.enter("/exit")
+
+        assert chat.exit_code() == 0
 
 
 @pytest.mark.services

@@ -14,7 +14,9 @@ import pytest
 from tests.cli.chat.chat_program import CTRL_O, ChatProgram, make_home, session_text
 from toolcrib.agent.prompt_commands import filled_in
 from toolcrib.cli.chat.picker import Picker, PickerRow
-from toolcrib.cli.chat.symbols import symbols_for
+from toolcrib.cli.chat.symbols import UNICODE, symbols_for
+from toolcrib.core.messages import user_message
+from toolcrib.sessions.store import SessionStore
 
 DOWN, ESCAPE = "\x1b[B", "\x1b"
 
@@ -51,6 +53,24 @@ def test_a_session_is_picked_and_replayed_folded(home: Path) -> None:
     assert "line 2" in replayed
     assert "line 3" not in replayed
     assert "Whales sing." in replayed
+
+
+@pytest.mark.services
+def test_any_of_hundreds_of_sessions_can_be_picked(home: Path) -> None:
+    """Typing narrows the list down, however long ago the session was."""
+    store = SessionStore(make_home(home, []) / "sessions.db")
+    for number in range(300):
+        session = store.create(source="chat", cwd=str(home), title=f"About topic {number:03}")
+        store.append(session.id, user_message(f"what is topic {number}?"))
+    store.close()
+    with ChatProgram(home) as chat:
+        chat.wait_idle()
+        chat.enter("/resume")
+        chat.wait_for("Resume a session (300)")
+        chat.type("topic 000")
+        chat.wait_for("(1 of 300)", "> About topic 000")
+        chat.enter("")
+        chat.wait_for("About topic 000 (1 message)", "❯ what is topic 0?")
 
 
 @pytest.mark.services
@@ -139,7 +159,7 @@ def test_the_last_answer_is_copied_and_the_session_exported(home: Path) -> None:
         for line, shown in (
             ("/export a.md", "Wrote 2 messages"),
             ("/export a.json", "Wrote 2 messages"),
-            ("/export a.md", "exists"),
+            ("/export a.md", "exists; name another file: /export FILE"),
         ):
             chat.wait_idle()
             chat.enter(line)
@@ -183,12 +203,13 @@ def test_markdown_files_are_commands_and_a_projects_only_where_it_is_trusted(hom
 
 
 def test_init_asks_the_agent_for_a_guide(home: Path) -> None:
-    """The agent writes AGENTS.md through its tools, so the gate and undo apply."""
+    """The agent writes AGENTS.md through its tools, so the gate and undo apply; the long prompt is not shown."""
     step = {"call": "write_file", "arguments": {"path": "AGENTS.md", "content": "# Shop\n"}}
     with ChatProgram(make_home(home, [step, {"say": "Done."}])) as chat:
         chat.wait_idle()
         chat.enter("/init")
-        chat.wait_for("AGENTS.md", "Done.")
+        shown = chat.wait_for("The agent reads the project, then writes AGENTS.md.", "Done.")
+        assert "Look first" not in shown
         chat.wait_idle()
 
     assert (home.parent / "work" / "AGENTS.md").read_text() == "# Shop\n"
@@ -196,8 +217,8 @@ def test_init_asks_the_agent_for_a_guide(home: Path) -> None:
 
 
 def test_vi_keys_edit_the_input_line(home: Path) -> None:
-    """With chat.keys: vi, Escape leads to normal mode: 0 and x delete the first letter."""
-    make_home(home, [{"say": "Understood."}], config="chat:\n  keys: vi\n")
+    """With chat.keys: vi, Escape leads to normal mode: 0 and x delete the first letter. The next line is inserted."""
+    make_home(home, [{"say": "Understood."}, {"say": "Welcome."}], config="chat:\n  keys: vi\n")
     with ChatProgram(home) as chat:
         chat.wait_idle()
         chat.type("xhello")
@@ -205,9 +226,20 @@ def test_vi_keys_edit_the_input_line(home: Path) -> None:
         chat.type(ESCAPE)
         chat.type("0x")
         chat.wait_for("❯ hello")
-        chat.type("i")
         chat.enter("")
         chat.wait_for_answer("hello", "Understood.")
+        chat.wait_idle()
+        chat.enter("thanks")
+        chat.wait_for("❯ thanks")
+
+
+def test_a_narrow_picker_shows_names_in_full() -> None:
+    """Where there is little room, the name matters more than the date."""
+    picker = Picker("Resume", [PickerRow("Session about topic 007", "2026-11-17 14:53, 1 message")], UNICODE)
+
+    drawn = "".join(part[1] for part in picker.drawn(40, 24))
+
+    assert "Session about topic 007\n" in drawn
 
 
 def test_a_picker_fits_any_width_and_keeps_the_chosen_row_in_sight() -> None:

@@ -219,7 +219,7 @@ def test_a_dangerous_call_is_asked_about_and_runs_when_allowed(home: Path, tmp_p
 
 
 def test_a_denied_call_does_not_run(home: Path, tmp_path: Path) -> None:
-    """After `d` nothing has happened, and the model goes on without it."""
+    """After `d` nothing has happened, the model goes on without it, and the person is not told what they know."""
     work = tmp_path / "work"
     (work / "build").mkdir(parents=True)
     steps = [{"call": "terminal", "arguments": {"command": "rm -rf build"}}, {"say": "Then not."}]
@@ -229,8 +229,9 @@ def test_a_denied_call_does_not_run(home: Path, tmp_path: Path) -> None:
         chat.wait_for_question()
 
         chat.type("d")
-        chat.wait_for("denied", "blocked", "Then not.")
+        shown = chat.wait_for("✗ 💻 terminal  rm -rf build", "denied", "Then not.")
 
+        assert "not allowed" not in shown
         assert (work / "build").exists()
         chat.wait_idle()
 
@@ -307,6 +308,32 @@ def test_a_question_of_the_agent_is_answered_in_the_input_line(home: Path) -> No
         chat.leave()
 
     assert "blue" in session_text(home)
+
+
+def test_a_resize_while_wide_characters_stream_loses_none(home: Path) -> None:
+    """The growing block is drawn anew for each width; what is printed in the end stands there once and whole."""
+    words = [f"word{number} 日本語テキスト 🎉" for number in range(12)]
+    with StreamServer() as server:
+        home.mkdir()
+        (home / "config.yaml").write_text(server.config)
+        with ChatProgram(home) as chat:
+            chat.wait_idle()
+            chat.enter("write")
+            server.say(" ".join(words[:6]))
+            chat.wait_for("word5")
+            chat.resize(40, 30)
+            server.say(" " + " ".join(words[6:9]))
+            chat.wait_for("word8")
+            chat.resize(100, 30)
+            server.say(" " + " ".join(words[9:]) + "\n\n" + "long" * 60 + "\n\nEnd.")
+            server.end()
+            chat.wait_until(lambda text: "\nEnd." in text and chat.is_idle, "the end of the answer")
+
+            # The terminal emulator keeps an empty cell behind each wide character.
+            shown = "".join(chat.visible.split())
+            assert all(shown.count("".join(word.split())) == 1 for word in words)
+            assert "long" * 60 in shown
+            assert chat.visible.count(" tokens (") == 1
 
 
 @pytest.mark.services

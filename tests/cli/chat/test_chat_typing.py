@@ -86,6 +86,26 @@ def test_pasted_lines_are_not_sent_until_enter(home: Path) -> None:
 
 
 @pytest.mark.services
+def test_a_paste_of_thousands_of_lines_is_one_message_that_the_screen_shows_in_short(home: Path) -> None:
+    """The input line shows its end, the conversation its beginning; the model gets all of it."""
+    lines = [f"line {number} of a log" for number in range(5_000)]
+    with ChatProgram(make_home(home, [{"say": "Got it."}])) as chat:
+        chat.wait_idle()
+
+        # In pieces: nobody reads the terminal's other end while this end is written.
+        for at in range(0, 5_000, 100):
+            chat.type((PASTE_BEGIN if not at else "\n") + "\n".join(lines[at : at + 100]))
+        chat.type(f"{PASTE_END}!")
+        chat.wait_for("line 4999 of a log!")
+        chat.type(ENTER)
+        shown = chat.wait_for("❯ line 0 of a log", "… 4,980 more lines", "Got it.")
+        chat.leave()
+
+    assert "line 21 of a log" not in shown
+    assert "\\n".join(lines) in session_text(home)
+
+
+@pytest.mark.services
 def test_more_lines_by_alt_enter_and_by_a_backslash(home: Path) -> None:
     """Alt-Enter and a trailing backslash begin a new line instead of sending."""
     with ChatProgram(make_home(home, [{"say": "Got it."}])) as chat:
@@ -146,11 +166,14 @@ def test_history_comes_back_with_the_arrow_and_by_search_in_a_later_chat(home: P
 
 
 def test_tab_completes_commands_their_arguments_and_paths(home: Path, tmp_path: Path) -> None:
-    """A begun command, the name of a toolset behind it, and a path behind an @ are completed."""
+    """A begun command, the name of a toolset behind it, and a path behind an @ are completed.
+
+    A single completion closes the menu, so Enter sends.
+    """
     work = tmp_path / "work"
     work.mkdir()
     (work / "notes on tea.txt").write_text("tea")
-    with ChatProgram(make_home(home, []), cwd=work) as chat:
+    with ChatProgram(make_home(home, [{"say": "Tea."}]), cwd=work) as chat:
         chat.wait_idle()
         chat.type("/toolse")
         chat.wait_for("/toolsets", "which are in use")
@@ -169,6 +192,23 @@ def test_tab_completes_commands_their_arguments_and_paths(home: Path, tmp_path: 
         chat.wait_for("notes on tea.txt")
         chat.type(TAB)
         chat.wait_for('read @"notes on tea.txt"')
+        chat.enter("")
+        chat.wait_for_answer('read @"notes on tea.txt"', "Tea.")
+
+
+def test_completion_finds_a_file_in_a_folder_of_many(home: Path, tmp_path: Path) -> None:
+    """What is listed does not depend on the order in which the disk holds the names."""
+    work = tmp_path / "work"
+    work.mkdir()
+    for number in range(6_000):
+        (work / f"note_{number}.txt").touch()
+    with ChatProgram(make_home(home, []), cwd=work) as chat:
+        chat.wait_idle()
+        for number in (3, 2_999, 5_997):
+            chat.type(f"@note_{number}.")
+            chat.wait_for(f" note_{number}.txt")
+            chat.type(CTRL_C)
+            chat.wait_gone(f"note_{number}")
 
 
 def test_bare_toolcrib_opens_the_chat(home: Path) -> None:

@@ -474,7 +474,7 @@ def _amount(count: _Count, complete: bool) -> str:
 def size(count: int) -> str:
     """Bytes in readable units: 38 MB, 4.1 KB."""
     if count < 1000:
-        return f"{count} bytes"
+        return "1 byte" if count == 1 else f"{count} bytes"
     units = ["TB", "GB", "MB", "KB"]
     amount = count / 1000
     while amount >= 999.5 and len(units) > 1:

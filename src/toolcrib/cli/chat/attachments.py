@@ -105,14 +105,16 @@ async def _read(agent: Agent, path: str) -> Attachment | str:
 
 
 async def _at(agent: Agent, path: str) -> Attachment | str:
-    result = await own_call(agent, "read_file", {"path": path, "limit": MAX_FILE_LINES})
+    call = {"path": path, "limit": MAX_FILE_LINES}
+    result = await own_call(agent, "read_file", call)
+    found = result_object(result)
+    if found.get("unchanged"):
+        # The session has read it before, but the person wants it here; asked again, the tool shows it.
+        result = await own_call(agent, "read_file", call)
+        found = result_object(result)
     if not isinstance(result.content, str):
         images = tuple(part for part in parts_of(result.content.get("content")) if isinstance(part, Image))
         return Attachment(path, about="image", images=images)
-    try:
-        found = json.loads(result.content)
-    except ValueError:
-        found = {}
     if isinstance(found.get("entries"), list):
         return _folder(path, [str(entry) for entry in found["entries"]], str(found.get("error")))
     if found.get("binary"):
@@ -123,6 +125,15 @@ async def _at(agent: Agent, path: str) -> Attachment | str:
     total, shown = found.get("total_lines"), found.get("lines")
     partly = f"the first {shown} of {total} lines" if total != shown else ""
     return Attachment(path, text, partly or plural(int(shown or 0), "line"))
+
+
+def result_object(result: ToolResult) -> JsonObject:
+    """The JSON object that a tool returned; empty if it returned something else."""
+    try:
+        found = json.loads(result.content) if isinstance(result.content, str) else {}
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _folder(path: str, entries: list[str], told: str) -> Attachment:

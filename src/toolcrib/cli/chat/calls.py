@@ -20,6 +20,7 @@ from toolcrib.agent.tool_calls import summary_of
 from toolcrib.cli.chat.status import RunningCall
 from toolcrib.cli.chat.symbols import Symbols, fitted, short_duration
 from toolcrib.cli.output import cell_width, clean, one_line, plural
+from toolcrib.core.approvals import USER_DENIED
 from toolcrib.core.messages import Message
 from toolcrib.core.types import JsonObject, ResultStatus
 
@@ -52,6 +53,8 @@ class CallOutcome(Struct, frozen=True):
     def of(cls, status: ResultStatus, text: str) -> CallOutcome:
         if status == "cancelled":
             return cls("stopped", _WORDS[status])
+        if status == "blocked" and USER_DENIED in text:
+            return cls("failed", "denied")
         if status != "ok":
             return cls("failed", _WORDS[status])
         result = _object(text)
@@ -98,8 +101,9 @@ def finished_lines(call: RunningCall, event: CallFinished, columns: int, symbols
         (symbols.dot + time_taken, "dim"),
         (f"{symbols.dot}{outcome.words}" if outcome.words else "", "dim" if outcome.kind == "done" else style),
     )
-    # The person who stopped it knows why, and the output of a command says why it failed.
-    problem = "" if event.status in ("ok", "cancelled") else _problem(event)
+    # The person who stopped or denied it knows why, and the output of a command says why it failed.
+    is_known = event.status in ("ok", "cancelled") or outcome.words == "denied"
+    problem = "" if is_known else _problem(event)
     if not problem and outcome.words == "failed":
         problem = one_line(str(_object(event.text).get("error") or ""))[:MAX_ERROR_CHARS]
     if not problem:

@@ -10,15 +10,17 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from heapq import nsmallest
 from itertools import islice
 from pathlib import Path
 from typing import TextIO
 
-from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.buffer import Buffer, CompletionState
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
-from prompt_toolkit.filters import has_focus
+from prompt_toolkit.filters import Condition, has_focus
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.key_binding.vi_state import InputMode
 from prompt_toolkit.keys import Keys
 
 from toolcrib.cli.chat.frontend import InputListener
@@ -28,7 +30,7 @@ from toolcrib.config.environment import environment
 from toolcrib.core.errors import ToolcribError
 
 MAX_PATHS = 50
-MAX_LOOKED_AT = 5_000
+MAX_LOOKED_AT = 100_000
 _PATH = re.compile(r"""(?:^|\s)@(?:"([^"\n]*)|((?:\\.|[^\s"\\])*))$""")
 _WORD = re.compile(r"/([\w?-]*)$")
 _ARGUMENT = re.compile(r"/([\w?-]+)\s+(\S*)$")
@@ -79,17 +81,17 @@ def _arguments(chat: Chat, name: str) -> Iterable[str]:
 
 def _entries(folder: Path, begun: str) -> list[tuple[str, bool]]:
     """The matching entries of a folder, folders first; none if it cannot be read."""
+    wanted, shows_hidden = begun.lower(), begun.startswith(".")
     try:
         with os.scandir(folder) as found:
-            looked_at = list(islice(found, MAX_LOOKED_AT))
+            fitting = [
+                (entry.name, entry.is_dir())
+                for entry in islice(found, MAX_LOOKED_AT)
+                if entry.name.lower().startswith(wanted) and (shows_hidden or not entry.name.startswith("."))
+            ]
     except OSError:
         return []
-    fitting = [
-        (entry.name, entry.is_dir())
-        for entry in looked_at
-        if entry.name.lower().startswith(begun.lower()) and (begun.startswith(".") or not entry.name.startswith("."))
-    ]
-    return sorted(fitting, key=lambda one: (not one[1], one[0].lower()))[:MAX_PATHS]
+    return nsmallest(MAX_PATHS, fitting, key=lambda one: (not one[1], one[0].lower()))
 
 
 def _commands(commands: Iterable[SlashCommand], begun: str) -> Iterator[Completion]:
@@ -113,7 +115,7 @@ def chat_keys(buffer: Buffer, tell: Tell, edit: Callable[[], None]) -> KeyBindin
     typing = has_focus(buffer)
 
     @keys.add("enter", filter=typing)
-    def _submit(_event: KeyPressEvent) -> None:
+    def _submit(event: KeyPressEvent) -> None:
         if _takes_completion(buffer) or _continues(buffer):
             return
         text = buffer.text
@@ -121,7 +123,17 @@ def chat_keys(buffer: Buffer, tell: Tell, edit: Callable[[], None]) -> KeyBindin
             with suppress(OSError):  # a full disk must not prevent a question
                 buffer.append_to_history()
         buffer.reset()
+        # As in a shell, each line begins in vi's insert mode.
+        event.app.vi_state.input_mode = InputMode.INSERT
         tell(lambda listener: listener.submit(text))
+
+    has_one_completion = Condition(lambda: buffer.complete_state is not None and _only(buffer.complete_state))
+
+    @keys.add("tab", filter=typing & has_one_completion)
+    def _complete(_event: KeyPressEvent) -> None:
+        # The menu closes too, so that the next Enter sends.
+        if buffer.complete_state is not None:
+            buffer.apply_completion(buffer.complete_state.completions[0])
 
     @keys.add("escape", "enter", filter=typing)
     @keys.add("c-j", filter=typing)
@@ -149,6 +161,10 @@ def chat_keys(buffer: Buffer, tell: Tell, edit: Callable[[], None]) -> KeyBindin
         edit()
 
     return keys
+
+
+def _only(menu: CompletionState) -> bool:
+    return len(menu.completions) == 1 and menu.complete_index is None
 
 
 def _continues(buffer: Buffer) -> bool:

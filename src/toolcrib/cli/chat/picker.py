@@ -20,6 +20,8 @@ from toolcrib.cli.output import cell_width, one_line
 
 MAX_ROWS = 12
 ROWS_FOR_THE_REST = 4
+MIN_COLUMNS_FOR_ABOUT = 60
+"""In a narrower terminal the names need the whole row."""
 STYLE = Style.from_dict({"title": "bold", "chosen": "reverse", "about": "dim", "hint": "dim"})
 HINT = "arrows choose, typing filters, Enter takes, Esc leaves"
 ESCAPE_SECONDS = 0.1
@@ -84,10 +86,11 @@ class Picker:
 
     def _row(self, row: PickerRow, columns: int, *, is_chosen: bool) -> StyleAndTextTuples:
         sign = "> " if is_chosen else "  "
-        width = min(self._width, columns // 2) if row.about else columns - 3
+        has_about = bool(row.about) and columns >= MIN_COLUMNS_FOR_ABOUT
+        width = min(self._width, columns // 2) if has_about else columns - 3
         name = fitted(one_line(row.text), width, self._symbols.ellipsis)
-        padding = " " * (width - cell_width(name)) if row.about else ""
-        about = fitted(one_line(row.about), columns - width - 6, self._symbols.ellipsis)
+        padding = " " * (width - cell_width(name)) if has_about else ""
+        about = fitted(one_line(row.about), columns - width - 6, self._symbols.ellipsis) if has_about else ""
         return [
             ("class:chosen" if is_chosen else "", f"{sign}{name}"),
             ("", padding),

@@ -7,7 +7,7 @@ import logging
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -28,6 +28,7 @@ from toolcrib.cli.chat.images import save_images
 from toolcrib.cli.chat.input import ChatCompleter
 from toolcrib.cli.chat.options import ChatOptions
 from toolcrib.cli.chat.questions import ChatApprover, ChatAsker
+from toolcrib.cli.chat.renderer import as_markdown
 from toolcrib.cli.chat.screen import THINKING, Notifications, Screen
 from toolcrib.cli.chat.session_commands import run_own_command
 from toolcrib.cli.chat.slash import SlashCommand, find_command, is_path, plugin_commands, split_command, user_command
@@ -51,6 +52,8 @@ INTERRUPTED = 130
 WIND_DOWN_SECONDS = 10.0
 """How long running work may take to stop."""
 
+WITHOUT_SLASH = {"exit": "/exit", "quit": "/exit", "?": "/help"}
+"""What people type out of habit, and mean as a command."""
 CARRY_OUT = "Yes, and edit files without asking (auto-edit)"
 CARRY_OUT_ASKING = "Yes, and ask before each edit (ask)"
 EDIT_PLAN = "Edit the plan first"
@@ -176,7 +179,7 @@ class ChatSession:
     # Input
 
     def submit(self, text: str) -> None:
-        if self._asker.is_waiting:
+        if self._asker.is_waiting and not (self._asker.is_attended and self._is_command(text)):
             if answer := self._asker.take(text):
                 self.screen.echo(answer)
             if answer or self._asker.is_attended:
@@ -186,6 +189,7 @@ class ChatSession:
         if text.lstrip().startswith("!") and text.strip("! \n"):
             self._run_own(text)
             return
+        text = WITHOUT_SLASH.get(text.strip().lower(), text)
         command = split_command(text)
         if command is None or (command[0] not in self.commands() and is_path(text.strip())):
             self.ask_agent(text)
@@ -197,6 +201,12 @@ class ChatSession:
             self.screen.problem(str(error))
             return
         self._run_command(found, command[1])
+
+    def _is_command(self, text: str) -> bool:
+        """Whether a text that may also be an answer is a command: /help, but no path and no other word."""
+        command = split_command(text)
+        known = self.commands()
+        return command is not None and (command[0] in known or any(command[0] in one.aliases for one in known.values()))
 
     def _run_own(self, text: str) -> None:
         """Run a command that the person typed after `!`."""
@@ -264,12 +274,14 @@ class ChatSession:
     def is_working(self) -> bool:
         return not self._idle.is_set() or not self._jobs.empty()
 
-    def ask_agent(self, text: str) -> None:
+    def ask_agent(self, text: str, *, echo: bool = True) -> None:
         """Ask now, or after the current work."""
-        if self.is_working:
+        if self.is_working and (echo or self._runs):
             self.queue(text)
-            return
-        self._begin(text)
+        elif echo:
+            self._begin(text)
+        else:
+            self._go_on(text)
 
     def queue(self, text: str) -> None:
         if not self.is_working:
@@ -378,15 +390,23 @@ class ChatSession:
         self._put(job)
 
     async def _ask(self, text: str) -> None:
-        await self._notifications.before_turn()
+        await asyncio.gather(self._notifications.before_turn(), self._load_rest())
         attached, self.attached = self.attached, []
         question = await compose(self.agent, text, Path(self.folder), attached)
         for line in question.notes:
             self.screen.note(line)
         self.screen.shows_output = self.agent.provider.profile(self.agent.model).small
+        # Whoever switches the mode meanwhile has not asked for a plan.
+        wants_plan = self.agent.mode == "plan"
         result = await self.agent.run(question.message, on_event=self._hear)
-        if self.agent.mode == "plan" and result.outcome == "answered" and self._asker.is_attended:
+        if wants_plan and self.agent.mode == "plan" and result.outcome == "answered" and self._asker.is_attended:
             await self._settle_plan(result.answer)
+
+    async def _load_rest(self) -> None:
+        """Import what the first answer and the first call need, in threads: otherwise no key is heard meanwhile."""
+        await asyncio.to_thread(as_markdown, "")
+        with suppress(ToolcribError, OSError):  # the call that needs it says so
+            await asyncio.to_thread(self.host.runtime.prepare_calls)
 
     async def _settle_plan(self, plan: str) -> None:
         """Let the person accept, edit or reject what the agent wants to do."""

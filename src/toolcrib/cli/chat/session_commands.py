@@ -16,7 +16,7 @@ from rich.text import Text
 from toolcrib.agent.conversation import estimate_message_tokens, estimate_text_tokens
 from toolcrib.agent.hooks import fire
 from toolcrib.agent.prompt import find_project_file
-from toolcrib.cli.chat.attachments import Attachment, own_call
+from toolcrib.cli.chat.attachments import Attachment, own_call, result_object
 from toolcrib.cli.chat.picker import PickerRow
 from toolcrib.cli.chat.slash import Chat, SlashCommand, table
 from toolcrib.cli.chat.summary import replay
@@ -32,7 +32,7 @@ from toolcrib.sessions.export import as_markdown, as_openai, masked, read_transc
 from toolcrib.sessions.records import Session
 
 SHOWN_SESSIONS = 15
-PICKED_SESSIONS = 200
+PICKED_SESSIONS = 1_000
 SHOWN_OUTPUT_LINES = 200
 ATTACHED_OUTPUT_CHARS = 20_000
 CLIPBOARD_SECONDS = 3.0
@@ -227,6 +227,8 @@ def complete_models(chat: Chat) -> Iterable[str]:
 async def export(chat: Chat, name: str) -> None:
     session_id = chat.agent.session_id
     path = _export_path(chat.folder, name or f"{session_id}.md")
+    if path.is_file():
+        raise UsageError(f"{short_path(str(path))} exists; name another file: /export FILE")
     if path.suffix not in (".md", ".markdown", ".json"):
         raise UsageError(f"{path.name!r} is neither Markdown nor JSON; name a file that ends in .md or .json")
     transcript = masked(read_transcript(chat.host.store, session_id))
@@ -326,7 +328,8 @@ def _share(size: int, window: int) -> str:
 
 async def init(chat: Chat, _: str) -> None:
     exists = await asyncio.to_thread(find_project_file, chat.folder) is not None
-    chat.ask_agent(IMPROVE_PROMPT if exists else INIT_PROMPT)
+    chat.screen.note("The agent reads the project, then " + ("checks AGENTS.md." if exists else "writes AGENTS.md."))
+    chat.ask_agent(IMPROVE_PROMPT if exists else INIT_PROMPT, echo=False)
 
 
 # The person's own commands
@@ -359,10 +362,7 @@ async def run_own_command(chat: Chat, command: str) -> None:
 
 def _output_of(result: ToolResult) -> tuple[str, int | None]:
     """The output and the exit code of a command; None if it did not run."""
-    try:
-        found = json.loads(result.content) if isinstance(result.content, str) else {}
-    except ValueError:
-        found = {}
+    found = result_object(result)
     code = found.get("exit_code")
     return str(found.get("output") or ""), code if isinstance(code, int) else None
 
@@ -384,6 +384,7 @@ SESSION_COMMANDS = (
         arguments="[ID]",
         summary="Choose a session and resume it",
         run=resume,
+        aliases=("continue",),
         complete=complete_sessions,
     ),
     SlashCommand(name="branch", summary="Continue in a copy of this session", run=branch, aliases=("fork",)),
@@ -394,7 +395,14 @@ SESSION_COMMANDS = (
         run=list_sessions,
         while_working=True,
     ),
-    SlashCommand(name="title", arguments="[TEXT]", summary="Name this session", run=set_title, while_working=True),
+    SlashCommand(
+        name="title",
+        arguments="[TEXT]",
+        summary="Name this session",
+        run=set_title,
+        while_working=True,
+        aliases=("rename",),
+    ),
     SlashCommand(
         name="model",
         arguments="[NAME]",

@@ -47,8 +47,8 @@ class Chat(Protocol):
     @property
     def is_working(self) -> bool: ...
 
-    def ask_agent(self, text: str) -> None:
-        """Ask the agent, after its current work."""
+    def ask_agent(self, text: str, *, echo: bool = True) -> None:
+        """Ask the agent, after its current work; `echo` shows the text."""
         ...
 
     def queue(self, text: str) -> None: ...
@@ -106,7 +106,7 @@ def split_command(text: str) -> tuple[str, str] | None:
 
 def find_command(commands: dict[str, SlashCommand], name: str) -> SlashCommand:
     """The command with this name or unique prefix; raises UnknownCommand with the nearest names."""
-    by_any_name = dict(commands) | {alias: one for one in commands.values() for alias in one.aliases}
+    by_any_name = {alias: one for one in commands.values() for alias in one.aliases} | dict(commands)
     if name in by_any_name:
         return by_any_name[name]
     begun = {one.name: one for known, one in by_any_name.items() if known.startswith(name)}

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from toolcrib.approval.deferred_gate import DeferredGate
 from toolcrib.approval.grants import Grant
+from toolcrib.cli.chat.attachments import Attachment, mentioned
 from toolcrib.cli.chat.renderer import THEMES
 from toolcrib.cli.chat.session_commands import SESSION_COMMANDS
 from toolcrib.cli.chat.slash import Chat, SlashCommand, find_command, table
@@ -276,6 +277,13 @@ async def retry(chat: Chat, _: str) -> None:
     if undone is None:
         chat.screen.say("There is nothing to retry.")
         return
+    # What the question names is attached anew.
+    named = mentioned(undone.question)
+    chat.attached += [
+        Attachment(name, text, plural(len(text.splitlines()), "line"))
+        for name, text in undone.attached
+        if name not in named
+    ]
     chat.ask_agent(undone.question)
 
 
@@ -407,11 +415,18 @@ COMMANDS = (
         arguments="[N | --list | --to CALL] [--force] [--dry-run]",
         summary="Undo the last exchange and its file changes, or the changes of calls",
         run=undo,
+        aliases=("rewind",),
     ),
     SlashCommand(name="redo", summary="Redo the latest undo of files", run=redo),
     SlashCommand(name="diff", arguments="[PATH]", summary="Show what this session changed in files", run=show_diff),
     SlashCommand(name="retry", summary="Ask the last question again", run=retry),
-    SlashCommand(name="compress", arguments="[TOPIC]", summary="Replace older messages with a summary", run=compress),
+    SlashCommand(
+        name="compress",
+        arguments="[TOPIC]",
+        summary="Replace older messages with a summary",
+        run=compress,
+        aliases=("compact",),
+    ),
     SlashCommand(
         name="reasoning", summary="Show or fold the model's reasoning", run=toggle_reasoning, while_working=True
     ),
@@ -435,7 +450,13 @@ COMMANDS = (
         run=show_memory,
         while_working=True,
     ),
-    SlashCommand(name="approvals", summary="Show grants and recent decisions", run=show_approvals, while_working=True),
+    SlashCommand(
+        name="approvals",
+        summary="Show grants and recent decisions",
+        run=show_approvals,
+        while_working=True,
+        aliases=("permissions",),
+    ),
     SlashCommand(
         name="processes", summary="List background processes", run=show_processes, while_working=True, aliases=("ps",)
     ),

@@ -83,4 +83,4 @@ def short_cost(cost_usd: float | None) -> str:
     """A cost in dollars; empty if unknown."""
     if cost_usd is None:
         return ""
-    return f"${cost_usd:.2f}" if cost_usd >= 0.995 else f"${cost_usd:.4f}"
+    return f"${cost_usd:.2f}" if cost_usd >= 0.995 or not cost_usd else f"${cost_usd:.4f}"

@@ -17,6 +17,7 @@ from prompt_toolkit.application import Application, in_terminal
 from prompt_toolkit.application.current import get_app, set_app
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import Completer
+from prompt_toolkit.cursor_shapes import ModalCursorShapeConfig
 from prompt_toolkit.data_structures import Size
 from prompt_toolkit.enums import EditingMode
 from prompt_toolkit.filters import Condition, emacs_mode, has_completions, is_searching
@@ -325,6 +326,8 @@ class TerminalFrontend:
             color_depth=None if colour else ColorDepth.DEPTH_1_BIT,
             erase_when_done=True,
             editing_mode=EditingMode.VI if settings.keys == "vi" else EditingMode.EMACS,
+            # A block in vi's normal mode, a bar in its insert mode.
+            cursor=ModalCursorShapeConfig() if settings.keys == "vi" else None,
             input=_input(self._background.take),
             output=self._output,
         )

@@ -15,6 +15,7 @@ from toolcrib.cli.chat.slash import Chat
 from toolcrib.cli.output import clean, one_line, plural, short_path
 from toolcrib.cli.undo_output import FORCE_HINT, NOTHING, NOTHING_TO_REDO, call_lines, outcome_lines
 from toolcrib.core.errors import UsageError
+from toolcrib.core.messages import attachments_of, spoken_text
 
 if TYPE_CHECKING:
     from toolcrib.undo.history import UndoResult
@@ -93,6 +94,8 @@ class UndoneExchange(Struct, frozen=True):
     """The last exchange, after its removal from the session."""
 
     question: str
+    attached: tuple[tuple[str, str], ...]
+    """Name and text of what went along with the question."""
     turn_id: str
     call_ids: frozenset[str]
     count: int
@@ -108,7 +111,8 @@ def undo_last_exchange(chat: Chat) -> UndoneExchange | None:
     first = next(one for one in asked if one is asked[-1] or (turn and one.turn_id == turn))
     calls = frozenset(call.id for one in stored[stored.index(first) :] for call in one.message.tool_calls)
     count = sum(chat.agent.undo() for _ in range(asked.index(first), len(asked)))
-    return UndoneExchange(first.message.text, turn, calls, count)
+    text = first.message.text
+    return UndoneExchange(spoken_text(text), tuple(attachments_of(text)), turn, calls, count)
 
 
 def _read_arguments(words: str) -> _UndoArguments:

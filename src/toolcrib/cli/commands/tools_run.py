@@ -17,7 +17,7 @@ from toolcrib.cli.output import note, stdout_reserved
 from toolcrib.cli.runtime import add_memory_tools, complete_tools, open_runtime
 from toolcrib.cli.tool_state import example_command, require_tool
 from toolcrib.config.os_errors import current_folder
-from toolcrib.core.errors import UsageError
+from toolcrib.core.errors import MissingService, UsageError
 from toolcrib.dispatch.coercion import InvalidJson, read_json
 
 
@@ -62,10 +62,14 @@ def run_tool(name: str, arguments: str, yolo: bool, shows_traceback: bool) -> in
         if sys.stderr.isatty():
             ctx = replace(ctx, on_progress=ProgressLines(note))
         result = runtime.call_sync(entry.name, given if isinstance(given, dict) else text, ctx)
+    if isinstance(raised.error, MissingService) and not shows_traceback:
+        raise UsageError(f"{entry.name!r} works only in a session with an agent; ask for it in `toolcrib chat`")
     content = result.content
     sys.stdout.write((content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)) + "\n")
     for notice in result.notices:
         note(f"{notice}.")
+    if result.error_type == "invalid_arguments":
+        note(f"Run `toolcrib tools explain {entry.name}` to see the arguments it takes.")
     if raised.error is not None and shows_traceback:
         sys.stderr.write("".join(traceback.format_exception(raised.error)))
     elif raised.error is not None:
