@@ -83,7 +83,17 @@ def own_address(port: str) -> re.Pattern[str]:
     return re.compile(HERE + rf"[:/ ]{port}\b(?!/+health)|/dev/tcp/(?:localhost|127[\d.]*|::1)/{port}\b", re.IGNORECASE)
 
 
+CLOUD_METADATA = re.compile(
+    r"(?<![\d.])(?:169\.254\.(?:169\.254|170\.(?:2|23))|100\.100\.100\.200|0xa9fea9fe|2852039166)(?![\d.])"
+    r"|metadata\.(?:google\.internal|goog|tencentyun\.com)|fd00:ec2::(?:254|23)|instance-data\b(?=[:/])",
+    re.IGNORECASE,
+)
+"""Where machines of the clouds get the keys that they act with."""
+
+
 def judge_address(runner: Runner, text: str, state: ShellState, site: CommandLocation) -> None:
+    if CLOUD_METADATA.search(text):
+        runner.report("credential", "asks the cloud for the keys of this machine", site)
     ports = [USUAL_PORT, *(own.rpartition(":")[2] for own in state.own if own.startswith("//localhost:"))]
     if any(port in text and own_address(port).search(text) for port in ports):
         runner.report("own_program", "talks to toolcrib's own server, which answers questions and starts runs", site)

@@ -37,6 +37,7 @@ git grep | -O --open-files-in-pager | command
 git rebase | -x --exec | program
 git shell | -c | program
 git send-email | --sendmail-cmd --to-cmd --cc-cmd --header-cmd | command
+git send-email | --smtp-server | engine
 git instaweb | -d --httpd -b --browser | command
 git web--browse help | -b --browser -t --tool | command
 git filter-branch | --tree-filter --index-filter --msg-filter --env-filter --commit-filter --setup | program
@@ -172,6 +173,12 @@ valgrind | --db-command | command
 ld lld | -plugin | engine
 webpack rollup vite eslint prettier jest vitest mocha babel | --config --plugin --require | file
 pylint | --init-hook | python
+agetty getty mingetty | -l --login-program | command
+cowsay cowthink | -f | engine
+perlbug | -e --editor | program
+rtorrent | -o -O | ask
+busctl dbus-send dbus-monitor | --address | ask
+augtool | -s --autosave -f --file -i --interactive | ask
 """
 
 # Variables | what their value is. A `*` stands for any characters; `search` is a list of folders that code comes from.

@@ -68,7 +68,7 @@ NAMED_LIKE_KEYS = name_set(
 )
 IN_HIDDEN_FOLDER = re.compile(r"(?:/(?:home|Users)/[^/]+|/root|/var/root)/\.(?!cache/|git/)")
 """Where programs keep what they log in with."""
-OWN_TOKENS = ("/serve/token", "/serve/tokens.json", "/logins/spotify.json")
+OWN_TOKENS = re.compile(r"/(?:serve/tokens?(?:\.json)?|logins/spotify\.json|mcp_tokens/[^/]+\.json)$")
 """Whoever has one of these answers approvals over HTTP, or is logged in; our home may be any folder."""
 SSH_DIRECTORY = re.compile(r"/\.ssh/(?!known_hosts|config$|authorized_keys)")
 SECRET_SYSTEM_FILE = re.compile(
@@ -269,6 +269,15 @@ def is_private(path: str) -> bool:
     return bool(ENV_FILE.match(file_name(path[:MAX_PATH]))) or path in ("/etc/passwd", "/etc/group")
 
 
+def is_personal(path: str, state: ShellState) -> bool:
+    """True for a file in a home folder that does not belong to the workspace: nobody asked for it to leave."""
+    if home_relative(path, state) is None or state.remote or state.container:
+        return False
+    # Without a known start, the folder that the command line went to is the workspace.
+    workspace = state.start or state.cwd
+    return not (workspace[:1] == "/" and (path == workspace or path.startswith(workspace.rstrip("/") + "/")))
+
+
 def is_secret(path: str) -> bool:
     """True for keys, passwords and the like, judging by their directories and names."""
     path = path[:MAX_PATH]
@@ -280,7 +289,7 @@ def is_secret(path: str) -> bool:
         or SECRET_SYSTEM_FILE.match(path)
         or "/run/secrets/" in path
         or (name in NAMED_LIKE_KEYS and IN_HIDDEN_FOLDER.match(path))
-        or ("/" + path).endswith(OWN_TOKENS)
+        or OWN_TOKENS.search("/" + path)
         or "Library/Keychains" in path
         or holds_ssh_key("/" + path)
     )

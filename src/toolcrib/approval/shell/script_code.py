@@ -74,7 +74,7 @@ CHMODS = re.compile(r"\bchmod(?:Sync|_R)?\b\s*+\(?[^;]{0,200}\b(?:0o?777|0o?666|
 WRITES = re.compile(
     r"(?:\bopen\s*+\(?\s*+(?:my\s*+)?\$?\w*+\s*+,?\s*+['\"]\s*+>{1,2}\s*([^'\",]{1,400})|"
     r"\b(?:writeFileSync|writeFile|appendFileSync|file_put_contents|File\.write|IO\.write|"
-    r"createWriteStream|Deno\.writeTextFile\w*|unlinkSync|unlink|"
+    r"createWriteStream|Deno\.writeTextFile\w*|unlinkSync|unlink|os\.re(?:move|name)|File\.(?:delete|unlink|rename)|rename(?:Sync)?|"
     r"truncateSync)\s*+\(?\s*+['\"]([^'\"]+)"
     r"|\b(?:File\.open|open|fopen|io\.open)\s*\(\s*['\"]([^'\"]{1,400})['\"]\s*,\s*['\"][wa]|"
     r">{1,2}\s*\"(/[^\"]+)\"|open\s*+\(?[^;]{0,200}['\"]>{1,2}['\"]\s*,\s*['\"]([^'\"]+))"
@@ -273,7 +273,7 @@ def _run_commands(runner: Runner, language: str, code: str, call: CommandCall, s
     return ran
 
 
-BARE_SHELL = re.compile(r"\s*(?:exec\s+)?(?:/\S*/)?(?:ba|z|da|k|c|tc|fi|a)?sh(?:\s+-[ilps]+)*[\s0-9<>&]*$")
+BARE_SHELL = re.compile(r"\s*(?:exec\s+)?(?:/\S*/)?(?:ba|z|da|k|c|tc|fi|a)?sh(?:\s+-[ilps]+)*[\s0-9<>&;]*$")
 
 
 def run_from_code(runner: Runner, text: str, call: CommandCall, site: CommandLocation) -> None:

@@ -314,6 +314,14 @@ RULES = (
         no="gpg --list-keys",
     ),
     Rule(
+        "gpg gpg2",
+        reason="deletes a private key",
+        where=lambda call: any(word.text.startswith("--delete-secret") for word in call.words),
+        key="credential",
+        yes="gpg --delete-secret-keys me",
+        no="gpg --delete-keys them",
+    ),
+    Rule(
         "openssl",
         reason="prints a private key",
         where=prints_key,
@@ -441,10 +449,11 @@ RULES = (
         no="ssh-keygen -t ed25519 -f ~/.ssh/id_new -N ''",
     ),
     Rule(
-        "gdb gcore procdump",
-        reason="reads the memory of a process",
+        "gdb gcore procdump lldb strace ltrace rr",
+        reason="reads the memory of a process, or what it reads and writes",
         where=lambda call: (
-            call.program == "gcore" or any(word.text in ("-p", "--pid", "attach") for word in call.words)
+            call.program == "gcore"
+            or any(re.fullmatch(r"-p\d*|--pid|attach|--attach=.*", word.text) for word in call.words)
         ),
         key="credential",
         yes="gcore 123",
