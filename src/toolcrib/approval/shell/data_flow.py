@@ -7,6 +7,7 @@ import re
 from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, Origin, name_set
 from toolcrib.approval.shell.options import option_values
 from toolcrib.approval.shell.paths import is_own_record, is_personal, is_private, is_secret, reached, resolve
+from toolcrib.approval.shell.rules import BY_PROGRAM
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import CommandLocation, Runner
 from toolcrib.approval.shell.secret_files import is_workspace, secret_in_text, secrets_by_pattern, walked_secret
@@ -16,6 +17,7 @@ SENDERS = name_set(
     "curl wget nc ncat netcat socat ssh scp sftp rsync ftp tftp lftp mail mailx mutt sendmail "
     "swaks telnet http https xh rclone s3cmd gsutil "
     "dig nslookup host ping openssl aws az gcloud azcopy croc wormhole magic-wormhole transfer "
+    "w3m lynx links elinks slack telegram-send signal-cli apprise "
     "bore gh ntfy slack-cli logger restic duplicity magick mc kubectl docker"
 )
 RAW_SENDERS = name_set("curl wget nc ncat netcat socat telnet http https xh openssl ftp tftp lftp")
@@ -59,6 +61,10 @@ def judge_flow(runner: Runner, call: CommandCall, site: CommandLocation) -> None
             runner.report("exfiltration", "sends a secret over the network", site, paths=sent)
             return
         judge_personal(runner, call, site)
+    elif call.program not in BY_PROGRAM and says_it_sends(call):
+        judge_personal(runner, call, site)
+        if any(word.origin & (Origin.SECRET | Origin.PRIVATE) for word in call.words):
+            runner.report("exfiltration", "may send a secret over the network", site)
     piped = call.stdin.origin if call.program in RAW_SENDERS and call.stdin is not None else 0
     if piped & Origin.ARCHIVE:
         runner.report("exfiltration", "sends a whole folder over the network", site)
@@ -120,8 +126,19 @@ SENT_DATA = re.compile(r"(?:[\w.\[\]-]*=)?[@<](.+)|[\w.-]+@(/.+)")
 """A value of curl or HTTPie that names a file whose content is sent."""
 
 
+SENDING = name_set("upload put send push share publish sync backup post attach export transfer mirror")
+"""Sub-commands that say that a program sends something."""
+
+
+def says_it_sends(call: CommandCall) -> bool:
+    """True for a program that nothing is known about, if a sub-command says that it sends what it is given."""
+    return call.program not in LOOKERS and any(word.text in SENDING for word in call.words[:3])
+
+
 def uploaded(call: CommandCall) -> list[ExpandedWord]:
     """The words of a network program that name what it sends."""
+    if call.program not in SENDERS:
+        return call.arguments.operands
     found = option_values(call.words, UPLOADS[call.program]) if call.program in UPLOADS else []
     if call.program in ("curl", "http", "https", "xh"):
         data = ((word, SENT_DATA.fullmatch(word.text)) for word in call.words)
@@ -269,6 +286,8 @@ def sends(call: CommandCall) -> bool:
             re.match(r"(?:s3|gs|az|https?)://|cp$|gist$|s_client$|upload$|secret$|release$", each.text)
             for each in call.words
         )
+    if call.program in ("w3m", "lynx", "links", "elinks"):
+        return any(word.text.lstrip("-").startswith("post") for word in call.words)
     if call.program == "logger":
         return call.arguments.has("-n", "--server") or any(word.text in ("-n", "--server") for word in call.words)
     return True

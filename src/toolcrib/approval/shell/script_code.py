@@ -42,7 +42,7 @@ DELETES = re.compile(
     r"array_map\(\s*['\"]unlink|Remove-Item|Directory\.Delete|RemoveDirectory|"
     r"Deno\.remove(?:Sync)?\([^)]{0,200}recursive|Dir\.glob.{0,200}(?:delete|unlink)|"
     r"\.rm\([^)]{0,200}recursive|find\(\s*sub\s*\{[^}]{0,200}unlink|Dir\[.{0,200}(?:delete|unlink)|delete-directory|File\.rm_rf|\bdelete\([^)]{0,200},\s*['\"]rf|file\s+delete\s+-force|"
-    r"removeItem|removeDir\b|file\.remove\(|Directory\.Delete|FileUtils\.delete|removeFile|deleteDirectory|deleteRecursively|deltree|remove_dir_all|removeDirectoryRecursive|del_dir_r|"
+    r"removeItem|removeDir\b|deleteDir\(|rmdir\s*\([^)]{0,200},\s*['\"]s['\"]|file\.remove\(|Directory\.Delete|FileUtils\.delete|removeFile|deleteDirectory|deleteRecursively|deltree|remove_dir_all|removeDirectoryRecursive|del_dir_r|"
     r"fs/promises['\"]\)\.rm\b|(?:glob|readdir\w*|listdir|scandir|\w*DirectoryIterator|lines|entries|popen|<\*[^>]*>)(?!\w).{0,200}\b(?:unlink\w*|os\.remove|File\.delete|rm)\b|"
     r"rm(?:Sync)?\([^)]{0,200}recursive\s*[:=]\s*(?:true|!0|1)|unlink\([^)]{0,200}recursive\s*=\s*T)"
     r"|<[^>\n]{0,40}\*[^>\n]{0,40}>.{0,200}\bunlink\b|\bunlink\b.{0,120}\bfor(?:each)?\b.{0,40}\b(?:glob|readdir)\b"
