@@ -10,8 +10,9 @@ import msgspec
 from msgspec.structs import replace
 
 from toolcrib.approval.calls import CommandReading, ReadCommand
-from toolcrib.approval.git_repositories import changed_since, made_in_line
+from toolcrib.approval.git_repositories import changed_since
 from toolcrib.approval.grants import DangerScopes, Grant, path_scope
+from toolcrib.approval.line_repositories import made_in_line
 from toolcrib.approval.paths import PathScope, SensitivePaths, follow_links
 from toolcrib.approval.user_rules import (
     ToolArguments,

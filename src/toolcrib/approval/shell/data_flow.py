@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, Origin, name_set
+from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, Origin, StreamData, name_set
 from toolcrib.approval.shell.options import option_values
 from toolcrib.approval.shell.paths import is_own_record, is_personal, is_private, is_secret, reached, resolve
 from toolcrib.approval.shell.rules import BY_PROGRAM
@@ -48,8 +48,24 @@ TAKES_NAMES = name_set("cpio pax afio tar zip rsync")
 QUIET = frozenset({"-l", "-c", "-q", "-L", "-lr", "-rl"})
 
 
+PACKERS = name_set("cp mv gcp gmv install rsync tar gtar bsdtar zip 7z 7za gzip bzip2 xz zstd gpg openssl age")
+
+
+def remember_copies(call: CommandCall) -> None:
+    """Note that files which this command makes hold files of the user from outside the workspace."""
+    operands = call.arguments.operands
+    if any(is_personal(reached(word, call.state), call.state) for word in operands):
+        named = call.arguments.value("-f", "--file", "-o", "--output")
+        for word in (*operands[:2], *operands[-1:], *([named] if named is not None else [])):
+            path = reached(word, call.state)
+            if word.text and not is_personal(path, call.state):
+                call.state.files[path] = StreamData(None, Origin.FILE | Origin.PERSONAL)
+
+
 def judge_flow(runner: Runner, call: CommandCall, site: CommandLocation) -> None:
     """Report secrets that this command prints or sends."""
+    if call.program in PACKERS:
+        remember_copies(call)
     origin = call.stdin.origin if call.stdin is not None else 0
     for word in call.words:
         origin |= word.origin
@@ -110,7 +126,7 @@ def judge_personal(runner: Runner, call: CommandCall, site: CommandLocation) -> 
             return
 
 
-TAKES_DATA = RAW_SENDERS | name_set("mail mailx mutt sendmail swaks ntfy croc wormhole transfer")
+TAKES_DATA = RAW_SENDERS | name_set("ssh mail mailx mutt sendmail swaks ntfy croc wormhole transfer")
 """Programs that send what they get on their input."""
 UPLOADS = {
     "curl": ("-T", "--upload-file"),
@@ -118,6 +134,7 @@ UPLOADS = {
     **dict.fromkeys(("mail", "mailx", "mutt"), ("-A", "-a", "--attach")),
     "az": ("-f", "--file", "-s", "--source"),
     "swaks": ("--attach", "--body"),
+    "telegram-send": ("--file", "-f", "--image", "-i"),
 }
 SENDS_OPERANDS = name_set(
     "scp rsync rclone s3cmd gsutil azcopy mc croc wormhole magic-wormhole transfer aws gcloud gh ftp tftp"
@@ -126,13 +143,18 @@ SENT_DATA = re.compile(r"(?:[\w.\[\]-]*=)?[@<](.+)|[\w.-]+@(/.+)")
 """A value of curl or HTTPie that names a file whose content is sent."""
 
 
-SENDING = name_set("upload put send push share publish sync backup post attach export transfer mirror")
-"""Sub-commands that say that a program sends something."""
+SENDING = re.compile(
+    r"-{0,2}(?:upload|put|send|push|share|publish|sync|backup|post|attach|export|transfer|mirror)(?:[-_:]\w+)?"
+)
+"""Sub-commands and options that say that a program sends something."""
+NAMED_SENDER = re.compile(r"(?:^|[-_.])(?:put|upload(?:er)?|send|share)(?:$|[-_.])|send$")
 
 
 def says_it_sends(call: CommandCall) -> bool:
     """True for a program that nothing is known about, if a sub-command says that it sends what it is given."""
-    return call.program not in LOOKERS and any(word.text in SENDING for word in call.words[:3])
+    if call.program in LOOKERS or call.program in REVEALERS:
+        return False
+    return NAMED_SENDER.search(call.program) is not None or any(SENDING.fullmatch(word.text) for word in call.words[:3])
 
 
 def uploaded(call: CommandCall) -> list[ExpandedWord]:

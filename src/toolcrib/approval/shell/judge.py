@@ -59,6 +59,9 @@ def judge(runner: Runner, call: CommandCall, site: CommandLocation, *, handled: 
     written = written_paths(call)
     if len(written) > MAX_WRITTEN:
         raise NotUnderstood("a command writes to too many files to analyse")
+    endless = call.program in COPIES_INPUT and call.stdin is not None and call.stdin.origin & Origin.ENDLESS
+    if endless and any(not path.startswith("/dev/") for path, _ in written):
+        runner.report("disk_write", "writes to a file until the disk is full", site)
     for path, target in written:
         judge_write(runner, path, target, call.state, site)
         is_named = target.text.strip(UNKNOWN + "/") or call.program in COPIES_INPUT

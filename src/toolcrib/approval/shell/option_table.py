@@ -80,6 +80,9 @@ node nodejs tsx ts-node bun electron | -r --require --import --loader --experime
 cargo | --config | setting
 go run test | -exec | command
 go build run test install vet list get generate | -toolexec -vettool | command
+go build run test install vet list | -overlay -modfile | file
+bazel bazelisk | --run_under --override_repository | command
+configure | CC= CXX= CPP= LD= AR= SHELL= CONFIG_SHELL= | tool
 gcc g++ cc c89 c99 c++ clang clang++ gfortran | -fplugin= -specs= | file
 gcc g++ cc c89 c99 c++ clang clang++ gfortran | -wrapper | ask
 rustc | linker= -Clinker= | tool

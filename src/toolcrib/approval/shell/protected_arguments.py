@@ -290,6 +290,9 @@ def named(text: str, home: str) -> Iterator[str]:
         yield text[2:]
     if "=" in text:
         yield text.partition("=")[2].lstrip("@<>")
+    device = text.find("/dev/", 1)
+    if device > 0 and text[device - 1] in "=,:":
+        yield DELIMITER.split(text[device:], maxsplit=1)[0]
     at = text.find(home + "/", 1)
     while at > 0:
         yield DELIMITER.split(text[at:], maxsplit=1)[0]
