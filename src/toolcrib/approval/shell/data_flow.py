@@ -112,12 +112,14 @@ def judge_flow(runner: Runner, call: CommandCall, site: CommandLocation) -> None
 
 def judge_personal(runner: Runner, call: CommandCall, site: CommandLocation) -> None:
     """Report files of the user that leave the machine although they do not belong to the workspace."""
-    if any(word.text[:1] != "/" and HERE.search(word.text) for word in call.words):
+    piped = call.program in TAKES_DATA and call.stdin is not None and call.stdin.origin & Origin.PERSONAL
+    given = uploaded(call)
+    if not (piped or given) or any(word.text[:1] != "/" and HERE.search(word.text) for word in call.words):
         return
-    if call.program in TAKES_DATA and call.stdin is not None and call.stdin.origin & Origin.PERSONAL:
+    if piped:
         runner.report("exfiltration", "sends a file from outside the workspace over the network", site)
         return
-    for word in uploaded(call):
+    for word in given:
         path = reached(word.text, call.state)
         known = call.state.files.get(path)
         if is_personal(path, call.state) or (known is not None and known.origin & Origin.PERSONAL):

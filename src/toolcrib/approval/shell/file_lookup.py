@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator
 from fnmatch import translate
 from posixpath import normpath
@@ -56,8 +57,13 @@ class FileLookup:
         """The file that an absolute path finally leads to; for another name of a protected file, that file."""
         real = self._files.get(path)
         if real is None:
-            real = self.real_folder(path) if self.is_link(path) else self.real_place(path)
-            if self._home and has_other_names(real):
+            try:
+                found = os.lstat(path)
+            except (OSError, ValueError):
+                found = None
+            is_link = found is not None and stat.S_ISLNK(found.st_mode)
+            real = self.real_folder(path) if is_link else self.real_place(path)
+            if self._home and found is not None and (is_link or found.st_nlink > 1) and has_other_names(real):
                 real = protected_name(real, self._guarded_files()) or real
             self._files[path] = real
         return real

@@ -274,11 +274,13 @@ def is_private(path: str) -> bool:
 
 def is_personal(path: str, state: ShellState) -> bool:
     """True for a file in a home folder that does not belong to the workspace: nobody asked for it to leave."""
-    if home_relative(path, state) is None or state.remote or state.container:
+    if path[:1] != "/" or state.remote or state.container:
         return False
     # Without a known start, the folder that the command line went to is the workspace.
     workspace = state.start or state.cwd
-    return not (workspace[:1] == "/" and (path == workspace or path.startswith(workspace.rstrip("/") + "/")))
+    if workspace[:1] == "/" and path.startswith(workspace) and path[len(workspace) : len(workspace) + 1] in ("", "/"):
+        return False
+    return home_relative(path, state) is not None
 
 
 def is_secret(path: str) -> bool:
