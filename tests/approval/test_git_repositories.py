@@ -181,6 +181,66 @@ def test_git_is_asked_about_where_the_session_changed_what_it_executes(repositor
     assert run(repository, command, time.time() - 100) == "ask"
 
 
+PARTS = "mkdir -p d/objects d/refs; cp cfg d/config; echo 'ref: refs/heads/main' > d/HEAD; "
+MADE = [
+    PARTS + "cd d; git status",
+    PARTS + "git -C d log",
+    PARTS + "git --git-dir=d log",
+    PARTS + "GIT_DIR=d git diff",
+    PARTS + "mkdir d/sub; cd d/sub && git status",
+    "ln -s ../cfg nearly/config; mkdir nearly/refs; cd nearly; git status",
+    "echo 'ref: refs/heads/main' | tee without-head/HEAD; (cd without-head && git add .)",
+    "tar xf a.tar && cd a && git status",
+    "mkdir q; tar xf a.tar -C q; git -C q/a status",
+    "unzip -q a.zip -d q; cd q/a; git status",
+    "cp -r planted r; cd r; git status",
+    "cp -r planted/. r; cd r; git status",
+    "cp -r planted r; mv r s; git -C s diff",
+    "mkdir r; cp -a planted r; cd r/planted; git status",
+    "rsync -a planted/ r/; cd r; git status",
+    "mv planted elsewhere; cd elsewhere && git status",
+    "python3 -c \"import shutil; shutil.copytree('planted', 'h')\"; cd h; git status",
+]
+MADE_HARMLESSLY = [
+    "mkdir new && cd new && git init && git add . && git commit -m x",
+    "git clone https://github.com/psf/requests && cd requests && git log -1",
+    "cp -r sub sub2 && cd sub2 && git status",
+    "mkdir -p src/objects && cd src && git status",
+    "echo x > config && git add config",
+    "tar czf a.tar sub && git status",
+    "mkdir build && cd build && cmake .. && cd .. && git diff",
+    "npx create-vite app && cd app && git add .",
+    "unzip -l a.zip; tar tf a.tar; git status",
+    "tar xf a.tar -C /tmp/x; git status",
+]
+
+
+@pytest.fixture
+def workplace(repository: Path) -> Path:
+    """A repository in which folders lie that are nearly repositories, or one with a planted setting."""
+    (repository / "nearly" / "objects").mkdir(parents=True)
+    (repository / "nearly" / "HEAD").write_text("ref: refs/heads/main\n")
+    for name in ("objects", "refs"):
+        (repository / "without-head" / name).mkdir(parents=True)
+        (repository / "planted" / name).mkdir(parents=True)
+    (repository / "planted" / "HEAD").write_text("ref: refs/heads/main\n")
+    for name in ("cfg", "planted/config"):
+        (repository / name).write_text("[core]\n\tfsmonitor = ./x\n")
+    return repository
+
+
+@pytest.mark.parametrize("command", MADE)
+def test_git_is_asked_about_where_the_same_line_makes_its_repository(workplace: Path, command: str):
+    """From parts, from an archive, as a copy, or with a program of its own."""
+    assert run(workplace, command, time.time() - 100) == "ask"
+
+
+@pytest.mark.parametrize("command", MADE_HARMLESSLY)
+def test_git_is_not_asked_about_in_folders_that_git_or_a_copy_makes(workplace: Path, command: str):
+    """As long as nothing planted comes with them."""
+    assert run(workplace, command, time.time() - 100) == "allow"
+
+
 def test_worktrees_use_the_settings_of_their_repository(repository: Path, tmp_path: Path):
     """Found through the pointer in their `.git`."""
     identity = ["-c", "user.name=a", "-c", "user.email=a@b.example"]

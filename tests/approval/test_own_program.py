@@ -37,6 +37,7 @@ DENIED = [
     "wget --post-data x http://127.0.0.1:8642/api/runs",
     "nc localhost 8642 < request",
     """python3 -c 'import urllib.request as u; u.urlopen("http://localhost:8642/api/approvals/1", b"{}")'""",
+    """python3 -c 'import http.client as h; h.HTTPConnection("127.0.0.1", 8642).request("POST", "/api/runs")'""",
     "docker exec agent toolcrib config set approvals.mode off",
     "docker cp c.yaml agent:/root/.toolcrib/config.yaml",
     "git log -1 --format=x --output=$HOME/.toolcrib/config.yaml",
@@ -110,7 +111,9 @@ DENIED = [
 ]
 ASKED = [
     "curl -d x http://localhost:9000/api/approvals/1",
+    """python3 -c 'import http.client as h; h.HTTPConnection("localhost", 9000).request("POST", "/api/runs")'""",
     "cat ~/.toolcrib/approvals.jsonl",
+    "cat /srv/agent-home/mcp_tokens/x.json",
     "cat ~/.toolcrib/serve/token",
     "cat /srv/agent-home/serve/token",
     "tmux send-keys -t 0 y Enter",

@@ -143,6 +143,20 @@ def test_a_link_does_not_hide_a_protected_file(tmp_path):
         assert SensitivePaths(str(own)).reason_to_deny_write(path, folders)
 
 
+def test_another_name_of_a_protected_file_is_that_file(tmp_path):
+    """A hard link is the file itself; ordinary files with several names are not protected."""
+    home, workspace = tmp_path / "home", tmp_path / "home" / "w"
+    for name in (".bashrc", ".ssh/id_rsa", ".toolcrib/config.yaml", "w/plain"):
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text("x")
+    for number, name in enumerate((".bashrc", ".toolcrib/config.yaml", ".ssh/id_rsa", "w/plain")):
+        (workspace / f"other{number}").hardlink_to(home / name)
+    folders = PathScope(cwd=str(workspace), workspace=str(workspace), home=str(home))
+    sensitive = SensitivePaths(str(home / ".toolcrib"))
+    assert [bool(sensitive.reason_to_deny_write(f"other{n}", folders)) for n in range(4)] == [True, True, True, False]
+    assert [sensitive.is_secret(f"other{n}", folders) for n in range(4)] == [False, False, True, False]
+
+
 def test_a_home_behind_a_link_is_protected_under_both_names(tmp_path):
     """TOOLCRIB_HOME may be a link; the folder behind it is protected too."""
     (tmp_path / "real").mkdir()

@@ -59,6 +59,19 @@ def call(runtime: Runtime, command: str, **arguments: Any) -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.parametrize("workdir", ["~", "~/.", "{up}"])
+def test_a_command_is_judged_in_the_folder_that_it_asks_for(run: Run, runtime: Runtime, workdir: str) -> None:
+    """A tilde is the home for the gate, too, and a relative folder starts where the session is."""
+    Path.home().mkdir(exist_ok=True)
+    profile, up = Path.home() / ".profile", os.path.relpath(Path.home(), runtime.workspace)
+    for command in ("echo x >> .profile", "cp /dev/null .profile", "grep -r KEY ."):
+        answer = run(command, workdir=workdir.format(up=up))
+
+        assert answer["error_type"] == "denied", command
+    assert not profile.exists()
+    assert run("pwd", workdir=workdir.format(up=up))["output"] == str(Path.home().resolve())
+
+
 def is_running(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"

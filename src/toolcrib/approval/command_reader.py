@@ -39,7 +39,7 @@ def read_command(
     """Read a command line without running it."""
     evaluator = RecordingEvaluator(is_here=here)
     script = parse(command) if isinstance(command, str) else command
-    view = FileLookup() if here else None
+    view = FileLookup(home, own) if here else None
     assessment = assess(evaluator, script, cwd=cwd, home=home, own=own, view=view, session=session)
     hides = any(finding.rule in ("unknown_code", "unknown_command") for finding in assessment.findings)
     complete = not assessment.not_understood and not hides and len(evaluator.seen) <= MAX_CALLS

@@ -46,7 +46,7 @@ def _has_all(folder: str, names: Iterable[str]) -> bool:
 
 def changed_since(folder: str, words: Sequence[str], since: float) -> str:
     """Why a git command in this folder might run something that appeared after `since`; empty if it would not."""
-    folder, words, git_folder = _place(folder, list(words))
+    folder, words, git_folder = place_of(folder, list(words))
     if not words or words[0] in RUNS_NOTHING:
         return ""
     found = git_folder or repository_of(folder)
@@ -61,7 +61,7 @@ def changed_since(folder: str, words: Sequence[str], since: float) -> str:
     return ""
 
 
-def _place(folder: str, words: list[str]) -> tuple[str, list[str], str]:
+def place_of(folder: str, words: list[str]) -> tuple[str, list[str], str]:
     """The folder that git works in, the words from the sub-command on, and the repository if one is given."""
     git_folder = ""
     while words and words[0].startswith("-"):

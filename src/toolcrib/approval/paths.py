@@ -11,6 +11,7 @@ from functools import lru_cache
 import msgspec
 
 from toolcrib.approval.git_repositories import is_executed_by_git
+from toolcrib.approval.hard_links import guarded_files, has_other_names, protected_name
 from toolcrib.core.lazy import lazy_pattern
 
 RealPath = Callable[[str], str]
@@ -211,7 +212,7 @@ class SensitivePaths(msgspec.Struct, frozen=True):
 
     def reason_to_deny_write(self, path: str, folders: PathScope) -> str:
         """Why no tool may write or delete this path; empty if a tool may."""
-        for one in spellings(path, folders):
+        for one in self._spellings(path, folders):
             if self.is_ours(one, folders):
                 return "it belongs to toolcrib itself, and no tool may change it"
             if PROTECTED_ANYWHERE.search(one) or _matches_in_home(one, folders, PROTECTED_IN_HOME):
@@ -281,8 +282,16 @@ class SensitivePaths(msgspec.Struct, frozen=True):
         """Whether reading a path reveals a key or a password."""
         return any(
             bool(SECRET_ANYWHERE.search(one)) or _matches_in_home(one, folders, SECRET_IN_HOME)
-            for one in spellings(path, folders)
+            for one in self._spellings(path, folders)
         )
+
+    def _spellings(self, path: str, folders: PathScope) -> tuple[str, ...]:
+        """The spellings of a path, and the protected file that it is another name of."""
+        found = spellings(path, folders)
+        if not has_other_names(found[1]):
+            return found
+        name = protected_name(found[1], guarded_files(folders.home, self._own(folders)))
+        return (*found, name) if name else found
 
     def _own(self, folders: PathScope) -> tuple[str, ...]:
         return _own_paths(self._roots(folders))

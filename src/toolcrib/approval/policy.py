@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from toolcrib.approval.calls import CommandReading, ReadCommand
 from toolcrib.approval.git_repositories import changed_since
 from toolcrib.approval.grants import DangerScopes, Grant, path_scope
+from toolcrib.approval.line_repositories import made_in_line
 from toolcrib.approval.paths import PathScope, SensitivePaths, follow_links
 from toolcrib.approval.user_rules import (
     ToolArguments,
@@ -367,11 +368,13 @@ def _read(policy: Policy, folders: PathScope, effect: Effect, read: ReadCommand)
 
 def _examine_git(policy: Policy, reading: CommandReading, risks: _Risks, folders: PathScope) -> None:
     """Ask before git runs hooks or settings that appeared in its repository during the session."""
-    for call in reading.calls:
+    for number, call in enumerate(reading.calls):
         if call.program != "git":
             continue
         given = (f"--git-dir={call.git_dir}",) if call.git_dir else ()
-        reason = changed_since(folders.absolute(call.cwd), (*given, *call.words), policy.started_at)
+        reason = changed_since(folders.absolute(call.cwd), (*given, *call.words), policy.started_at) or made_in_line(
+            call, reading.calls[:number], reading.files.certain, policy.started_at, folders.absolute("")
+        )
         if reason:
             danger = Danger(rule="git_executes", description="program that a repository names", reason=reason)
             risks.dangers.append(replace(danger, scope=f"in {folders.absolute(call.cwd)}"))

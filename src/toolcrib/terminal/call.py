@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 
@@ -31,6 +32,9 @@ class TerminalCall:
     background: bool = False
     pty: bool = False
     workdir: str = ""
+    """The folder of its own that it asks for, as it was written."""
+    folder: str = ""
+    """The same as it was judged, which is where it runs."""
     reading: CommandReading | None = None
     """The command as the gate read it."""
     timeout_seconds: float = 180.0
@@ -58,12 +62,25 @@ def read_call(args: JsonObject, ctx: ToolContext, settings: TerminalSettings, ta
         background=background,
         pty=bool(args.get("pty")),
         workdir=args.get("workdir") or "",
+        folder=folder_of(args, target),
         target=target,
         reading=None if ctx.memo is None else ctx.memo.readings.get(command),
         timeout_seconds=_seconds(args.get("timeout"), ctx.deadline, settings, background=background),
         notify_on_complete=bool(args.get("notify_on_complete")),
         watch_patterns=tuple(pattern for pattern in args.get("watch_patterns") or () if pattern),
     )
+
+
+def folder_of(args: JsonObject, target: ExecutionTarget) -> str:
+    """The folder that a call asks for, so that it is judged where it runs; empty if it asks for none.
+
+    On this machine it is absolute. Elsewhere only the shell there knows its home, so a leading `~` stays.
+    """
+    folder = str(args.get("workdir") or "")
+    is_in_home = folder == "~" or folder.startswith("~/")
+    if not folder or (is_in_home and not target.is_here):
+        return folder
+    return os.path.join(target.folder or "/", os.path.expanduser(folder) if is_in_home else folder)  # noqa: PTH111, PTH118
 
 
 def _seconds(asked: float | None, deadline: float | None, settings: TerminalSettings, *, background: bool) -> float:

@@ -40,7 +40,7 @@ from toolcrib.processes.registry import ProcessRegistry
 from toolcrib.processes.service import DEFAULT_SESSION, ProcessService, session_key_of
 from toolcrib.service_loop import ServiceLoop
 from toolcrib.terminal import results
-from toolcrib.terminal.call import TerminalCall, read_call
+from toolcrib.terminal.call import TerminalCall, folder_of, read_call
 from toolcrib.terminal.sudo import StopEvent, Sudo, asks_for_password, explain_sudo_failure
 
 
@@ -139,10 +139,7 @@ class TerminalService:
     def effect_of(self, args: JsonObject, ctx: ToolContext) -> Effect:
         """The command of a call with its environment and folder, for the gate."""
         where = self.execution_target(ctx)
-        folder = where.folder
-        if args.get("workdir"):
-            folder = os.path.join(folder or "/", args["workdir"])  # noqa: PTH118 - of any machine
-        return where.effect("exec", args["command"], folder)
+        return where.effect("exec", args["command"], folder_of(args, where) or where.folder)
 
     # For other tools
 
@@ -360,7 +357,7 @@ class _LoopState:
         request = CommandRequest(
             command=call.command,
             terminal=TerminalSize() if call.pty else None,
-            cwd=BackendPath(call.workdir) if call.workdir else None,
+            cwd=BackendPath(call.folder) if call.folder else None,
         )
         if call.background:
             record = await self.registry.start(

@@ -82,6 +82,25 @@ def test_link_that_exists_is_followed(home: Path, project: Path, target: str, co
 
 
 @pytest.mark.parametrize(
+    ("target", "command"),
+    [
+        (".toolcrib/config.yaml", "echo x > l"),
+        (".bashrc", "tee -a l < notes.txt"),
+        (".bashrc", "sed -i s/a/b/ l"),
+        (".ssh/id_ed25519", "cat l"),
+        (".ssh/id_ed25519", "base64 < l"),
+    ],
+)
+def test_another_name_of_a_protected_file_is_that_file(home: Path, project: Path, target: str, command: str) -> None:
+    """A hard link that exists; removing it or one of an ordinary file passes."""
+    (project / "m").hardlink_to(project / "notes.txt")
+    (project / "l").hardlink_to(home / target)
+
+    assert verdict(command, home, project) == "ask"
+    assert verdict("cat m; echo x > m; rm l", home, project) == "safe"
+
+
+@pytest.mark.parametrize(
     "command",
     [
         "rm l",

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from toolcrib.approval.shell.assignments import LASTING_HOOKS, assign, calculate, declare, judge_environment
+from toolcrib.approval.shell.data_flow import judge_flow
 from toolcrib.approval.shell.expansion import Expander, further_input, loop_values
 from toolcrib.approval.shell.findings import FindingLog
 from toolcrib.approval.shell.fork_bombs import is_bomb, spawns_itself, spawns_without_end
@@ -16,7 +17,6 @@ from toolcrib.approval.shell.judge import (
     help_only,
     judge,
     judge_emptied,
-    judge_flow,
     prints_nothing,
     read_redirections,
     write_redirections,

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator
 from fnmatch import translate
 from posixpath import normpath
 
+from toolcrib.approval.hard_links import guarded_files, has_other_names, protected_name
 from toolcrib.approval.shell.model import NotUnderstood
 
 MAX_LISTED = 4_000
@@ -27,7 +29,9 @@ WILDCARDS = frozenset("*?[")
 class FileLookup:
     """A look at this machine's files for one command line; never opens one."""
 
-    def __init__(self) -> None:
+    def __init__(self, home: str = "", own: tuple[str, ...] = ()) -> None:
+        self._home, self._own = home, own
+        self._guarded: dict[int, str] | None = None
         self._folders: dict[str, str] = {}
         self._files: dict[str, str] = {}
         self._names: dict[str, tuple[os.DirEntry[str], ...]] = {}
@@ -50,12 +54,24 @@ class FileLookup:
         return real
 
     def real(self, path: str) -> str:
-        """The file that an absolute path finally leads to."""
+        """The file that an absolute path finally leads to; for another name of a protected file, that file."""
         real = self._files.get(path)
         if real is None:
-            real = self.real_folder(path) if self.is_link(path) else self.real_place(path)
+            try:
+                found = os.lstat(path)
+            except (OSError, ValueError):
+                found = None
+            is_link = found is not None and stat.S_ISLNK(found.st_mode)
+            real = self.real_folder(path) if is_link else self.real_place(path)
+            if self._home and found is not None and (is_link or found.st_nlink > 1) and has_other_names(real):
+                real = protected_name(real, self._guarded_files()) or real
             self._files[path] = real
         return real
+
+    def _guarded_files(self) -> dict[int, str]:
+        if self._guarded is None:
+            self._guarded = guarded_files(self._home, self._own)
+        return self._guarded
 
     def real_place(self, path: str) -> str:
         """The path with the links in its folder resolved, but not its last name, which may be a link."""

@@ -24,6 +24,8 @@ HERE = (
 USUAL_PORT = "8642"
 OWN_INTERFACE = re.compile(HERE + r"(?::\d+)?/+api/+(?:approvals|runs|questions)\b", re.IGNORECASE)
 """The parts of its interface that answer questions and start runs, at any port."""
+OWN_PATH = re.compile(r"['\"`]/+api/+(?:approvals|runs|questions)\b", re.IGNORECASE)
+LOCAL_HOST = re.compile(r"['\"`](?:https?://)?(?:localhost|127(?:\.\d+){1,3}|::1|0\.0\.0\.0)\b", re.IGNORECASE)
 CONTROL_SOCKET = re.compile(
     r"\.sock(?:et)?$|-sock(?:et)?$|/(?:system_bus_socket|bus|private|notify|unix\.socket|Listeners)$"
     r"|S\.(?:gpg-agent|scdaemon|keyboxd|dirmngr)[\w.]*$|/keyring/(?:ssh|control|pkcs11)$|/wayland-\d+$"
@@ -80,10 +82,23 @@ def judge_connection(runner: Runner, call: CommandCall, site: CommandLocation) -
 @lru_cache(maxsize=8)
 def own_address(port: str) -> re.Pattern[str]:
     """Addresses of our own server, except the one that only tells whether it works."""
-    return re.compile(HERE + rf"[:/ ]{port}\b(?!/+health)|/dev/tcp/(?:localhost|127[\d.]*|::1)/{port}\b", re.IGNORECASE)
+    return re.compile(
+        HERE + rf"(?:[:/ ]|['\"]\s*,\s*['\"]?){port}\b(?!/+health)|/dev/tcp/(?:localhost|127[\d.]*|::1)/{port}\b",
+        re.IGNORECASE,
+    )
+
+
+CLOUD_METADATA = re.compile(
+    r"(?<![\d.])(?:169\.254\.(?:169\.254|170\.(?:2|23))|100\.100\.100\.200|0xa9fea9fe|2852039166)(?![\d.])"
+    r"|metadata\.(?:google\.internal|goog|tencentyun\.com)|fd00:ec2::(?:254|23)|instance-data\b(?=[:/])",
+    re.IGNORECASE,
+)
+"""Where machines of the clouds get the keys that they act with."""
 
 
 def judge_address(runner: Runner, text: str, state: ShellState, site: CommandLocation) -> None:
+    if CLOUD_METADATA.search(text):
+        runner.report("credential", "asks the cloud for the keys of this machine", site)
     ports = [USUAL_PORT, *(own.rpartition(":")[2] for own in state.own if own.startswith("//localhost:"))]
     if any(port in text and own_address(port).search(text) for port in ports):
         runner.report("own_program", "talks to toolcrib's own server, which answers questions and starts runs", site)
@@ -131,6 +146,8 @@ def judge_service_code(runner: Runner, code: str, call: CommandCall, site: Comma
     """The same for code: what it connects to, judging by its strings."""
     if REQUESTS.search(code):
         judge_address(runner, code, call.state, site)
+        if OWN_PATH.search(code) and LOCAL_HOST.search(code):
+            runner.report("local_service", "may talk to toolcrib's own server, in which runs start", site)
     if not CONNECTS.search(code):
         return
     for path in QUOTED_PATH.findall(code)[:40]:

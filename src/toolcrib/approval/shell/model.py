@@ -57,6 +57,8 @@ class Origin:
     """Many files in one stream."""
     MACHINE = 32768
     """What programs tell about this machine: its processes, connections, users."""
+    PERSONAL = 65536
+    """A file of the user that does not belong to the workspace."""
 
 
 class ExpandedWord(msgspec.Struct, frozen=True):

@@ -37,6 +37,7 @@ git grep | -O --open-files-in-pager | command
 git rebase | -x --exec | program
 git shell | -c | program
 git send-email | --sendmail-cmd --to-cmd --cc-cmd --header-cmd | command
+git send-email | --smtp-server | engine
 git instaweb | -d --httpd -b --browser | command
 git web--browse help | -b --browser -t --tool | command
 git filter-branch | --tree-filter --index-filter --msg-filter --env-filter --commit-filter --setup | program
@@ -79,6 +80,9 @@ node nodejs tsx ts-node bun electron | -r --require --import --loader --experime
 cargo | --config | setting
 go run test | -exec | command
 go build run test install vet list get generate | -toolexec -vettool | command
+go build run test install vet list | -overlay -modfile | file
+bazel bazelisk | --run_under --override_repository | command
+configure | CC= CXX= CPP= LD= AR= SHELL= CONFIG_SHELL= | tool
 gcc g++ cc c89 c99 c++ clang clang++ gfortran | -fplugin= -specs= | file
 gcc g++ cc c89 c99 c++ clang clang++ gfortran | -wrapper | ask
 rustc | linker= -Clinker= | tool
@@ -172,6 +176,12 @@ valgrind | --db-command | command
 ld lld | -plugin | engine
 webpack rollup vite eslint prettier jest vitest mocha babel | --config --plugin --require | file
 pylint | --init-hook | python
+agetty getty mingetty | -l --login-program | command
+cowsay cowthink | -f | engine
+perlbug | -e --editor | program
+rtorrent | -o -O | ask
+busctl dbus-send dbus-monitor | --address | ask
+augtool | -s --autosave -f --file -i --interactive | ask
 """
 
 # Variables | what their value is. A `*` stands for any characters; `search` is a list of folders that code comes from.

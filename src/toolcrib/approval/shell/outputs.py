@@ -18,7 +18,7 @@ from toolcrib.approval.shell.model import (
     StreamData,
     name_set,
 )
-from toolcrib.approval.shell.paths import is_private, is_protected, is_secret, reached, resolve
+from toolcrib.approval.shell.paths import is_personal, is_private, is_protected, is_secret, reached, resolve
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.secret_files import lists_secrets, secrets_by_pattern, walked_secret
 from toolcrib.approval.shell.secret_variables import INTERPRETERS, keys_in_code, names_secret
@@ -245,13 +245,16 @@ def _filtered(call: CommandCall, stdin: StreamData) -> StreamData:
         return data
     if call.program in ("head", "tail"):
         # A few of many, as in `ls -t | head -1`.
-        data = StreamData(data.text, data.origin & ~Origin.LISTED | Origin.ONE)
+        data = StreamData(data.text, data.origin & ~(Origin.LISTED | Origin.ENDLESS) | Origin.ONE)
     decoded = Origin.DECODED if call.program in DECODERS else 0
     # Encoding makes text longer, and a chain of encoders would grow it endlessly.
     if data.text is None or UNKNOWN in data.text or len(data.text) > MAX_FILTERED_CHARS:
         return StreamData(None, data.origin | decoded | Origin.PROGRAM)
     text = _decode(call, data.text)
     return StreamData(text, data.origin | (decoded | Origin.PROGRAM if text is None else 0))
+
+
+ENDLESS_DEVICES = name_set("/dev/zero /dev/urandom /dev/random /dev/full")
 
 
 def _read(call: CommandCall, stdin: StreamData) -> StreamData:
@@ -263,7 +266,8 @@ def _read(call: CommandCall, stdin: StreamData) -> StreamData:
     parts: list[StreamData] = []
     for each in files:
         path = resolve(each, call.state)
-        parts.append(call.state.written(path, each.text) or StreamData(None, Origin.FILE))
+        endless = Origin.ENDLESS if path in ENDLESS_DEVICES else 0
+        parts.append(call.state.written(path, each.text) or StreamData(None, Origin.FILE | endless))
     return StreamData.join(parts)
 
 
@@ -347,8 +351,10 @@ def output_of(call: CommandCall) -> StreamData:
             origin |= Origin.SECRET
         elif word.text and is_private(path):
             origin |= Origin.PRIVATE
+        elif "/" in path and is_personal(path, call.state):
+            origin |= Origin.PERSONAL
         elif path in call.state.files:
-            origin |= call.state.files[path].origin & (Origin.SECRET | Origin.PRIVATE)
+            origin |= call.state.files[path].origin & (Origin.SECRET | Origin.PRIVATE | Origin.PERSONAL)
     if call.program not in PRINTS_WORDS and any(word.origin & Origin.SECRET_FILE for word in call.words):
         origin |= Origin.SECRET
     if walked_secret(call):
@@ -358,5 +364,5 @@ def output_of(call: CommandCall) -> StreamData:
     if call.program in NAMES_FILES and any(is_protected(reached(word, call.state), call.state) for word in call.words):
         origin |= Origin.PROTECTED_FILE
     if call.program in _SILENT and not (call.program == "git" and call.words and call.words[0].text in GIT_SHOWS):
-        origin &= ~(Origin.SECRET | Origin.PRIVATE)
+        origin &= ~(Origin.SECRET | Origin.PRIVATE | Origin.PERSONAL)
     return StreamData(data.text, origin)

@@ -68,11 +68,14 @@ NAMED_LIKE_KEYS = name_set(
 )
 IN_HIDDEN_FOLDER = re.compile(r"(?:/(?:home|Users)/[^/]+|/root|/var/root)/\.(?!cache/|git/)")
 """Where programs keep what they log in with."""
-OWN_TOKENS = ("/serve/token", "/serve/tokens.json", "/logins/spotify.json")
+OWN_TOKENS = re.compile(r"/(?:serve/tokens?(?:\.json)?|logins/spotify\.json|mcp_tokens/[^/]+\.json)$")
 """Whoever has one of these answers approvals over HTTP, or is logged in; our home may be any folder."""
 SSH_DIRECTORY = re.compile(r"/\.ssh/(?!known_hosts|config$|authorized_keys)")
+PUBLIC_IN_SSH = re.compile(
+    r"(?:.*\.pub|environment|rc|allowed_signers|config\.d(?:/.*)?|(?:sockets|cm|ctl|control)\b.*)?$"
+)
 SECRET_SYSTEM_FILE = re.compile(
-    r"/etc/(?:shadow|gshadow|sudoers|master\.passwd|ssl/private|krb5\.keytab|ssh/ssh_host_\w+_key$)"
+    r"/etc/(?:shadow|gshadow|sudoers|master\.passwd|ssl/private|krb5\.keytab|kubernetes/[\w-]+\.conf$|ssh/ssh_host_\w+_key$)"
     r"|/proc/(?:[^/]+/)(?:environ|mem)$|/dev/k?mem$|/proc/kcore$"
 )
 SECRET_NAME = re.compile(
@@ -80,7 +83,7 @@ SECRET_NAME = re.compile(
     r"|\.(?:netrc|pgpass|pypirc|npmrc|git-credentials|my\.cnf|vault-token|boto|s3cfg|htpasswd)$"
     r"|\.(?:bash|zsh|python|mysql|psql)_history$|(?:credentials|secrets?)\.(?:json|ya?ml|toml|env)$"
     r"|(?:Login Data|Cookies|cookies\.sqlite|logins\.json|key4\.db)$|service[-_]?account\w*\.json$"
-    r"|(?:private|master|secret)[-_]?key$|wallet\.dat$"
+    r"|(?:private|master|secret)[-_]?key$|wallet\.dat$|settings-security\.xml$"
     r"|(?=[\w.-]+$)(?>.*?(?:private|server|client|tls|ssl|ca))[\w.-]*\.key$"
 )
 SECRET_SUFFIX = re.compile(r"\.(?:p12|pfx|jks|keystore|kdbx|ppk)$|(?:^|[-_.])(?:priv\w*+[-.]?|key[-.]?)\w*+\.pem$")
@@ -269,6 +272,17 @@ def is_private(path: str) -> bool:
     return bool(ENV_FILE.match(file_name(path[:MAX_PATH]))) or path in ("/etc/passwd", "/etc/group")
 
 
+def is_personal(path: str, state: ShellState) -> bool:
+    """True for a file in a home folder that does not belong to the workspace: nobody asked for it to leave."""
+    if path[:1] != "/" or state.remote or state.container:
+        return False
+    # Without a known start, the folder that the command line went to is the workspace.
+    workspace = state.start or state.cwd
+    if workspace[:1] == "/" and path.startswith(workspace) and path[len(workspace) : len(workspace) + 1] in ("", "/"):
+        return False
+    return home_relative(path, state) is not None
+
+
 def is_secret(path: str) -> bool:
     """True for keys, passwords and the like, judging by their directories and names."""
     path = path[:MAX_PATH]
@@ -280,7 +294,7 @@ def is_secret(path: str) -> bool:
         or SECRET_SYSTEM_FILE.match(path)
         or "/run/secrets/" in path
         or (name in NAMED_LIKE_KEYS and IN_HIDDEN_FOLDER.match(path))
-        or ("/" + path).endswith(OWN_TOKENS)
+        or OWN_TOKENS.search("/" + path)
         or "Library/Keychains" in path
         or holds_ssh_key("/" + path)
     )
@@ -296,10 +310,9 @@ OWN_RECORDS = name_set("approvals.jsonl sessions.db sessions.db-wal cron.db cron
 
 
 def holds_ssh_key(path: str) -> bool:
-    """True for a file named like a key in an ssh directory."""
+    """True for a file in an ssh directory, except those that are no secret."""
     found = SSH_DIRECTORY.search(path)
-    below = path[found.end() :] if found else ""
-    return "key" in below or ".pem" in below
+    return found is not None and PUBLIC_IN_SSH.match(path, found.end()) is None
 
 
 def file_name(path: str) -> str:

@@ -13,8 +13,9 @@ from toolcrib.approval.shell.local_services import judge_connection
 from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, name_set
 from toolcrib.approval.shell.option_table import READS_OPTIONS
 from toolcrib.approval.shell.options import parse_arguments
-from toolcrib.approval.shell.paths import is_protected, place, reached, resolve
+from toolcrib.approval.shell.paths import DISK, is_protected, place, reached, resolve
 from toolcrib.approval.shell.planted_code import EDITS, RUN_LATER, judge_edited
+from toolcrib.approval.shell.rules import BY_PROGRAM
 from toolcrib.approval.shell.rules.base import SPECS, CommandCall
 from toolcrib.approval.shell.runner import CommandLocation, Runner
 from toolcrib.approval.shell.state import ShellState
@@ -157,7 +158,10 @@ def judge_protected(runner: Runner, call: CommandCall, site: CommandLocation) ->
             # Many programs expand a tilde that the shell leaves alone, as in `--output=~/x`.
             text = call.state.home + text[1:] if text.startswith("~/") else text
             path = reached(text, call.state) if text else ""
-            if may_not_change(path, call.state):
+            if DISK.match(path) and not knows_disks(call.program):
+                runner.report("disk_write", f"gives the disk {path} to {call.program}", site, paths=(path,))
+                return
+            if may_not_change(path, call.state) or (call.program in MAKES_PROGRAMS and makes_programs(call, path)):
                 shown = path.replace(UNKNOWN, "…")
                 reason = f"{call.program} may change {shown}, which the user's programs run or read commands from"
                 runner.report("system_config", reason, site, paths=(path,))
@@ -176,6 +180,28 @@ def judge_protected(runner: Runner, call: CommandCall, site: CommandLocation) ->
             site,
             paths=(state.home,),
         )
+
+
+def knows_disks(program: str) -> bool:
+    """True for a program that only shows what a disk is, or whose rules say when it changes one."""
+    rules = BY_PROGRAM.get(program) or BY_PROGRAM.get(program.partition(".")[0] + ".*") or ()
+    return program in LOOKS_AT_DISKS or any(rule.key in ("disk_write", "format") for rule in rules)
+
+
+LOOKS_AT_DISKS = name_set(
+    "lsblk blkid smartctl udevadm findmnt lsscsi sg_inq sg_vpd hwinfo iostat blockdev partx ioping fio testdisk "
+    "photorec filefrag dumpe2fs e2label xfs_info btrfs-find-root ntfsinfo lvmdiskscan"
+)
+
+
+MAKES_PROGRAMS = name_set("python python3 pypy3 virtualenv uv conda mamba micromamba")
+
+
+def makes_programs(call: CommandCall, path: str) -> bool:
+    """True for an environment that is made in a folder whose programs the user starts: it replaces `bin`."""
+    texts = [word.text for word in call.words[:3]]
+    makes = call.program == "virtualenv" or "venv" in texts or "create" in texts
+    return makes and may_not_change(f"{path}/bin/x", call.state)
 
 
 def may_not_change(path: str, state: ShellState) -> bool:
@@ -264,6 +290,9 @@ def named(text: str, home: str) -> Iterator[str]:
         yield text[2:]
     if "=" in text:
         yield text.partition("=")[2].lstrip("@<>")
+    device = text.find("/dev/", 1)
+    if device > 0 and text[device - 1] in "=,:":
+        yield DELIMITER.split(text[device:], maxsplit=1)[0]
     at = text.find(home + "/", 1)
     while at > 0:
         yield DELIMITER.split(text[at:], maxsplit=1)[0]

@@ -15,6 +15,7 @@ from toolcrib.approval.shell.python_constants import ConstantReader
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import CommandLocation, Runner
 from toolcrib.approval.shell.script_code import BARE_SHELL
+from toolcrib.approval.shell.secret_files import is_workspace, may_name_secret, secret_below
 from toolcrib.approval.shell.sql import sql_danger
 
 OUR_CONTROLS = re.compile(
@@ -98,11 +99,23 @@ FETCHES = re.compile(
     r"^socket\.(?:socket|create_connection)$|^http\.client\.\w+"
 )
 SENDS = re.compile(
-    r"^(?:requests|httpx)\.(?:post|put|request|patch|get)$|urlopen$|Request$|\.sendall?$|\.storbinary$|\.sendmail$"
+    r"^(?:requests|httpx)\.(?:post|put|request|patch|get)$|urlopen$|Request$|\.sendall?$|\.storbinary$|\.sendmail$|^webbrowser\.open"
 )
 
 
 WALKS = re.compile(r"\bwalk\b|rglob|glob\(|listdir|scandir|iterdir|fwalk")
+WALKS_FOLDER = re.compile(r"(?:^|\.)(?:walk|fwalk|r?glob|iglob|listdir|scandir|iterdir)$")
+TAKES_FOLDER = name_set("shutil.make_archive shutil.copytree tarfile.TarFile.add shutil._make_tarball")
+OPENS = re.compile(
+    r"\bopen|read|input|load|get|cop(?:y|ies)|move|rename|send|archive|\badd\b|write|link|mmap|urlopen|spawn|from\w*file"
+)
+"""What code that takes the content of a file contains."""
+ONLY_LOOKS = re.compile(
+    r"(?:^|\.)(?:l?exists|is\w+|l?stat|print|pprint|getsize|getmtime|basename|dirname|startswith|endswith|add_argument|join"
+    r"|expanduser|abspath|realpath|resolve|absolute|relpath|normpath|str|len|repr|Path|PosixPath|PurePath|append|joinpath"
+    r"|with_\w+|format|split\w*|mkdir|makedirs|chmod|touch|error|info|debug|warning|exit|replace|match|search|compile|home)$"
+)
+"""Calls that name a file without taking its content."""
 
 
 def judge_python(runner: Runner, code: str, call: CommandCall, site: CommandLocation) -> None:
@@ -120,7 +133,7 @@ def judge_python(runner: Runner, code: str, call: CommandCall, site: CommandLoca
             runner.report("unknown_code", "runs Python code that cannot be analysed", site)
         return
     judge_service_code(runner, code, call, site)
-    reader = _Reader(runner, call, site, walks=WALKS.search(code) is not None)
+    reader = _Reader(runner, call, site, walks=WALKS.search(code) is not None, opens=OPENS.search(code) is not None)
     try:
         reader.visit(tree)
     except RecursionError:
@@ -129,8 +142,10 @@ def judge_python(runner: Runner, code: str, call: CommandCall, site: CommandLoca
 
 
 class _Reader(ConstantReader):
-    def __init__(self, runner: Runner, call: CommandCall, site: CommandLocation, *, walks: bool) -> None:
+    def __init__(self, runner: Runner, call: CommandCall, site: CommandLocation, *, walks: bool, opens: bool) -> None:
         super().__init__(call.state.home)
+        self.opens = opens
+        """Whether the code takes the content of files."""
         self.walks = walks
         """Whether the code goes through the files of a folder."""
         self.runner = runner
@@ -221,8 +236,46 @@ class _Reader(ConstantReader):
         self.judge_passed_on(node)
         if not READS.search(name):
             self.judge_protected(node)
+        if self.opens:
+            self.judge_secrets(name, node)
         self.generic_visit(node)
         self.depth -= 1
+
+    def visit_Constant(self, node: ast.Constant) -> None:  # noqa: N802 - the name that ast calls
+        if self.opens and isinstance(node.value, str) and "/" in node.value:
+            self.judge_secret(node.value)
+
+    def judge_secrets(self, name: str, node: ast.Call) -> None:
+        """Report a secret that a function gets, whatever its name, and a walk through a folder that holds one."""
+        own = [node.func.value] if isinstance(node.func, ast.Attribute) else []
+        values = [self.constant(each) for each in (*node.args, *own, *(keyword.value for keyword in node.keywords))]
+        if not ONLY_LOOKS.search(name):
+            for value in values:
+                for each in value if isinstance(value, list) else [value]:
+                    self.judge_secret(each.decode("utf-8", "replace") if isinstance(each, bytes) else each)
+        takes = name in TAKES_FOLDER or (name.endswith(".add") and "tarfile" in self.names)
+        if takes or (self.walks and WALKS_FOLDER.search(name)):
+            self.judge_walk(name, [value for value in values if isinstance(value, str)])
+
+    def judge_secret(self, value: object) -> None:
+        if not isinstance(value, str) or not 3 < len(value) < MAX_PATH or self.secret:
+            return
+        path = self.path(value.removeprefix("file://"))
+        if path[:1] == "/" and is_secret(path) and not is_workspace(path, self.call.state):
+            self.secret = True
+            shown = path.replace(UNKNOWN, "…")
+            self.runner.report("credential", f"may read the secret {shown}", self.site, paths=(path,))
+
+    def judge_walk(self, name: str, given: list[str]) -> None:
+        pattern = given[0] if name.endswith("glob") and given else ""
+        if pattern and pattern[0] not in "/~" and not may_name_secret(pattern):
+            return
+        for each in given:
+            folder = ExpandedWord(self.path(each), glob="*" in each or "?" in each)
+            found = secret_below(folder, self.call.state) if folder.text[:1] == "/" else ""
+            if found:
+                self.runner.report("credential", f"may read every file in {found}, which holds secrets", self.site)
+                return
 
     def follow_folder(self, name: str, node: ast.Call) -> None:
         """Follow a change of the current folder, which later relative paths are relative to."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import base64
 import binascii
+import codecs
 import re
 from posixpath import join
 
@@ -120,6 +121,8 @@ class ConstantReader(ast.NodeVisitor):
         if isinstance(node, ast.List | ast.Tuple):
             items = [self.constant(item) for item in node.elts]
             return [UNKNOWN if item is None or is_nested(item) else item for item in items]
+        if isinstance(node, ast.ListComp | ast.GeneratorExp):
+            return self.letters(node)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             value = self.constant(node.operand)
             return -value if isinstance(value, int) else None
@@ -140,6 +143,13 @@ class ConstantReader(ast.NodeVisitor):
             step = self.constant(node.slice.step) if node.slice.step else 1
             return value[::-1] if isinstance(value, str) and step == -1 and node.slice.lower is None else None
         return None
+
+    def letters(self, node: ast.ListComp | ast.GeneratorExp) -> object:
+        """The letters of `chr(code) for code in […]`; None for any other comprehension."""
+        element, source = node.elt, self.constant(node.generators[0].iter)
+        if len(node.generators) > 1 or not isinstance(element, ast.Call) or self.dotted(element.func) != "chr":
+            return None
+        return [chr(code) for code in codes_in(source)] or None
 
     def binary(self, node: ast.BinOp) -> object:
         left, right = self.constant(node.left), self.constant(node.right)
@@ -170,6 +180,16 @@ class ConstantReader(ast.NodeVisitor):
                 return bytes.fromhex(arguments[0])
             except ValueError:
                 return None
+        if name in ("bytes", "bytearray") and len(arguments) == 1 and (codes := codes_in(arguments[0], 256)):
+            return bytes(codes)
+        if name == "map" and len(node.args) == 2 and self.dotted(node.args[0]) == "chr":
+            return [chr(code) for code in codes_in(arguments[1])] or None
+        if name == "site.getusersitepackages":
+            return f"{self.home}/.local/lib/python3/site-packages"
+        if name == "codecs.decode" and len(arguments) == 2 and isinstance(arguments[0], str):
+            return codecs.decode(arguments[0], "rot13") if arguments[1] in ("rot13", "rot_13") else None
+        if name.endswith(".replace") and isinstance(base, str) and [type(each) for each in arguments] == [str, str]:
+            return base.replace(str(arguments[0]), str(arguments[1]))
         if name.endswith(".decode") and isinstance(base, bytes):
             return base.decode("utf-8", "replace")
         if name.endswith(".split") and isinstance(base, str) and not arguments:
@@ -200,6 +220,12 @@ class ConstantReader(ast.NodeVisitor):
 
 def expand_home(value: object, home: str) -> object:
     return re.sub(r"\$\{?HOME\}?", lambda _: home, value) if isinstance(value, str) else value
+
+
+def codes_in(value: object, below: int = 0x110000) -> list[int]:
+    """The numbers of letters in a list or in bytes; none if something else is in it."""
+    codes = list(value) if isinstance(value, list | bytes) else []
+    return codes if all(isinstance(each, int) and 0 <= each < below for each in codes) else []
 
 
 def is_nested(value: object) -> bool:

@@ -42,7 +42,7 @@ DELETES = re.compile(
     r"array_map\(\s*['\"]unlink|Remove-Item|Directory\.Delete|RemoveDirectory|"
     r"Deno\.remove(?:Sync)?\([^)]{0,200}recursive|Dir\.glob.{0,200}(?:delete|unlink)|"
     r"\.rm\([^)]{0,200}recursive|find\(\s*sub\s*\{[^}]{0,200}unlink|Dir\[.{0,200}(?:delete|unlink)|delete-directory|File\.rm_rf|\bdelete\([^)]{0,200},\s*['\"]rf|file\s+delete\s+-force|"
-    r"removeItem|removeDir\b|file\.remove\(|Directory\.Delete|FileUtils\.delete|removeFile|deleteDirectory|deleteRecursively|deltree|remove_dir_all|removeDirectoryRecursive|del_dir_r|"
+    r"removeItem|removeDir\b|deleteDir\(|rmdir\s*\([^)]{0,200},\s*['\"]s['\"]|file\.remove\(|Directory\.Delete|FileUtils\.delete|removeFile|deleteDirectory|deleteRecursively|deltree|remove_dir_all|removeDirectoryRecursive|del_dir_r|"
     r"fs/promises['\"]\)\.rm\b|(?:glob|readdir\w*|listdir|scandir|\w*DirectoryIterator|lines|entries|popen|<\*[^>]*>)(?!\w).{0,200}\b(?:unlink\w*|os\.remove|File\.delete|rm)\b|"
     r"rm(?:Sync)?\([^)]{0,200}recursive\s*[:=]\s*(?:true|!0|1)|unlink\([^)]{0,200}recursive\s*=\s*T)"
     r"|<[^>\n]{0,40}\*[^>\n]{0,40}>.{0,200}\bunlink\b|\bunlink\b.{0,120}\bfor(?:each)?\b.{0,40}\b(?:glob|readdir)\b"
@@ -74,7 +74,7 @@ CHMODS = re.compile(r"\bchmod(?:Sync|_R)?\b\s*+\(?[^;]{0,200}\b(?:0o?777|0o?666|
 WRITES = re.compile(
     r"(?:\bopen\s*+\(?\s*+(?:my\s*+)?\$?\w*+\s*+,?\s*+['\"]\s*+>{1,2}\s*([^'\",]{1,400})|"
     r"\b(?:writeFileSync|writeFile|appendFileSync|file_put_contents|File\.write|IO\.write|"
-    r"createWriteStream|Deno\.writeTextFile\w*|unlinkSync|unlink|"
+    r"createWriteStream|Deno\.writeTextFile\w*|unlinkSync|unlink|os\.re(?:move|name)|File\.(?:delete|unlink|rename)|rename(?:Sync)?|"
     r"truncateSync)\s*+\(?\s*+['\"]([^'\"]+)"
     r"|\b(?:File\.open|open|fopen|io\.open)\s*\(\s*['\"]([^'\"]{1,400})['\"]\s*,\s*['\"][wa]|"
     r">{1,2}\s*\"(/[^\"]+)\"|open\s*+\(?[^;]{0,200}['\"]>{1,2}['\"]\s*,\s*['\"]([^'\"]+))"
@@ -273,7 +273,7 @@ def _run_commands(runner: Runner, language: str, code: str, call: CommandCall, s
     return ran
 
 
-BARE_SHELL = re.compile(r"\s*(?:exec\s+)?(?:/\S*/)?(?:ba|z|da|k|c|tc|fi|a)?sh(?:\s+-[ilps]+)*[\s0-9<>&]*$")
+BARE_SHELL = re.compile(r"\s*(?:exec\s+)?(?:/\S*/)?(?:ba|z|da|k|c|tc|fi|a)?sh(?:\s+-[ilps]+)*[\s0-9<>&;]*$")
 
 
 def run_from_code(runner: Runner, text: str, call: CommandCall, site: CommandLocation) -> None:

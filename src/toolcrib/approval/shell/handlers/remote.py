@@ -56,6 +56,8 @@ def run_piped(runner: Runner, call: CommandCall, site: CommandLocation, host: st
         runner.run_text(stdin.text, remote_state(call, host), None, site)
     elif stdin.origin & (Origin.NETWORK | Origin.DECODED | Origin.PROGRAM):
         runner.report("remote_code", "runs data from elsewhere as code on another host", site)
+    elif stdin.origin & Origin.FILE:
+        runner.report("unknown_code", "runs the commands in a file on another host", site)
 
 
 def container(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:

@@ -27,7 +27,7 @@ AWS_VERB = re.compile(
     r"^(?:delete|terminate|remove|purge|deregister|disable|stop|reboot|revoke|detach|"
     r"disassociate|release|reset|cancel|schedule-key-deletion|"
     r"schedule-bucket-deletion|batch-delete|force|abort|deactivate|destroy|reject|empty|"
-    r"modify-db-instance|restore|failover|withdraw)(?:-|$)"
+    r"modify-db-instance|restore|failover|withdraw|leave)(?:-|$)"
 )
 AWS_OPENS = re.compile(
     r"^(?:put-bucket-(?:policy|acl|public-access-block)|put-object-acl|"
@@ -151,6 +151,8 @@ def sends_delete(call: CommandCall) -> bool:
     """A DELETE request to another machine removes something there."""
     method = call.arguments.value("-X", "--request", "--method")
     addresses = " ".join(each.text for each in call.arguments.operands)
+    if "/_delete_by_query" in addresses:
+        return True
     return (
         method is not None
         and method.text.upper() == "DELETE"

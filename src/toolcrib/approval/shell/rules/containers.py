@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from toolcrib.approval.shell.options import option_values
 from toolcrib.approval.shell.paths import is_protected, resolve
 from toolcrib.approval.shell.rules.base import CommandCall, DangerClass, Rule, operand
 
@@ -56,7 +57,18 @@ MOUNT = re.compile(r"--(?:volume|mount)=")
 MOUNT_SOURCE = re.compile(r"(?:^|,)(?:source|src)=([^,]+)")
 READ_ONLY = re.compile(r":(?:\w+,)*ro(?:,|$)|(?:^|,)(?:readonly|ro)(?:=true|=1)?(?:,|$)")
 
+FILES = ("-f", "--file")
+ADDRESS = re.compile(r"(?:https?|git|oci)://")
+
 RULES = (
+    Rule(
+        "docker podman docker-compose nerdctl",
+        reason="starts containers that an address describes",
+        where=lambda call: any(ADDRESS.match(value.text) for value in option_values(call.words, FILES)),
+        key="remote_code",
+        yes="docker compose -f https://x.example/c.yml up",
+        no="docker compose -f compose.dev.yml up",
+    ),
     Rule(
         "docker podman nerdctl finch",
         "run|create",

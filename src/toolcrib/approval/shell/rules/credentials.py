@@ -66,6 +66,16 @@ def replaces_key(call: CommandCall) -> bool:
     return "/.ssh/" in target and bool(answered or re.search(r"/(?:authorized_keys2?|config|known_hosts|rc)$", target))
 
 
+def shows_secret_output(call: CommandCall) -> bool:
+    texts = [word.text for word in call.words]
+    if call.program == "pulumi":
+        return "--show-secrets" in texts
+    return "output" in texts[:2] and any(SECRET_OUTPUT.search(text) for text in texts if text[:1] != "-")
+
+
+SECRET_OUTPUT = re.compile(r"(?i)passw|secret|token|private|credential|(?:^|_)key$|api_?key")
+
+
 def exports_private(call: CommandCall) -> bool:
     return any(re.match(r"--export-secret|--export-ssh-key_|--export-secret-subkeys", word.text) for word in call.words)
 
@@ -251,6 +261,14 @@ RULES = (
         no="keyctl show",
     ),
     Rule(
+        "terraform tofu pulumi",
+        reason="prints a secret",
+        where=shows_secret_output,
+        key="credential",
+        yes="terraform output -raw db_password",
+        no="terraform output -raw url",
+    ),
+    Rule(
         "terraform tofu",
         "state pull",
         reason="prints the whole state, which holds secrets",
@@ -281,7 +299,7 @@ RULES = (
         no="pass ls",
     ),
     Rule(
-        "bw rbw lpass",
+        "bw rbw lpass keepassxc-cli kpcli gopass",
         "get|export|show|list",
         reason="prints a password",
         key="credential",
@@ -312,6 +330,14 @@ RULES = (
         key="credential",
         yes="gpg --export-secret-keys -a",
         no="gpg --list-keys",
+    ),
+    Rule(
+        "gpg gpg2",
+        reason="deletes a private key",
+        where=lambda call: any(word.text.startswith("--delete-secret") for word in call.words),
+        key="credential",
+        yes="gpg --delete-secret-keys me",
+        no="gpg --delete-keys them",
     ),
     Rule(
         "openssl",
@@ -441,10 +467,11 @@ RULES = (
         no="ssh-keygen -t ed25519 -f ~/.ssh/id_new -N ''",
     ),
     Rule(
-        "gdb gcore procdump",
-        reason="reads the memory of a process",
+        "gdb gcore procdump lldb strace ltrace rr",
+        reason="reads the memory of a process, or what it reads and writes",
         where=lambda call: (
-            call.program == "gcore" or any(word.text in ("-p", "--pid", "attach") for word in call.words)
+            call.program == "gcore"
+            or any(re.fullmatch(r"-p\d*|--pid|attach|--attach=.*", word.text) for word in call.words)
         ),
         key="credential",
         yes="gcore 123",

@@ -89,7 +89,19 @@ def empties_file(call: CommandCall) -> bool:
     return size is not None and size.text in ("0", "=0", "0K", "0M") and bool(call.arguments.operands)
 
 
+EVERY_LINE = re.compile(r"(?:1,\$)?d|\$!d|/\^?\.?\*?\$?/d")
+
+
 RULES = (
+    Rule(
+        "sed gsed",
+        reason="deletes every line of a file",
+        flags="-i --in-place",
+        where=lambda call: any(EVERY_LINE.fullmatch(word.text) for word in call.words[:4]),
+        key="recursive_delete",
+        yes="sed -i d notes.txt",
+        no="sed -i 3d notes.txt",
+    ),
     Rule(
         "rm grm srm unlink shred",
         reason="deletes every file that another command finds",

@@ -19,6 +19,17 @@ def names_disk(call: CommandCall) -> bool:
     return any(DISK.match(resolve(each.text.partition("=")[2] or each.text, call.state)) for each in call.words)
 
 
+HUGE = re.compile(r"(?i)(?:-l|--length=)?(?:\d{3,}G(?:i?B)?|\d+[TPE](?:i?B)?|\d{12,})")
+
+
+def fills_disk(call: CommandCall) -> bool:
+    """True for an endless device that is copied to a file; `count=` or a pipe ends it."""
+    texts = [word.text for word in call.words]
+    endless = any(re.fullmatch(r"if=/dev/(?:zero|u?random|full)", text) for text in texts)
+    to_file = any(re.match(r"of=(?!/dev/)", text) for text in texts)
+    return endless and to_file and not any(text.startswith("count=") for text in texts)
+
+
 def changes_partitions(call: CommandCall) -> bool:
     texts = [word.text for word in call.words]
     reads = any(
@@ -78,6 +89,32 @@ RULES = (
         key="format",
         yes="wipefs -a /dev/sda",
         no="wipefs /dev/sda",
+    ),
+    Rule(
+        "wipefs",
+        reason="wipes the signatures of a disk image",
+        flags="-a --all -o --offset",
+        unless="-n --no-act",
+        where=operands_at_least(1),
+        key="format",
+        yes="wipefs -a disk.img",
+        no="wipefs disk.img",
+    ),
+    Rule(
+        "dd",
+        reason="writes to a file until the disk is full",
+        where=fills_disk,
+        key="disk_write",
+        yes="dd if=/dev/zero of=x",
+        no="dd if=/dev/zero of=x bs=1M count=10",
+    ),
+    Rule(
+        "fallocate",
+        reason="reserves a large part of the disk",
+        where=lambda call: any(HUGE.fullmatch(word.text) for word in call.words),
+        key="disk_write",
+        yes="fallocate -l 900G x",
+        no="fallocate -l 1G x",
     ),
     Rule(
         "shred srm wipe scrub nwipe",
@@ -154,6 +191,14 @@ RULES = (
         key="disk_write",
         yes="badblocks -wsv /dev/sdb",
         no="badblocks -sv /dev/sdb",
+    ),
+    Rule(
+        "qemu-img qemu-nbd",
+        reason="writes an image to a disk",
+        where=names_disk,
+        key="disk_write",
+        yes="qemu-img create -f raw /dev/sda 10G",
+        no="qemu-img create disk.img 10G",
     ),
     Rule(
         "qemu-img",

@@ -185,7 +185,10 @@ def is_installed(name: str, call: CommandCall) -> bool:
 def from_unusual_host(call: CommandCall) -> bool:
     """A Go module from a host that does not usually serve them."""
     return any(
-        "/" in each.text and not KNOWN_MODULES.match(each.text) and "." in each.text.partition("/")[0]
+        "/" in each.text
+        and each.text[0] != "."
+        and not KNOWN_MODULES.match(each.text)
+        and "." in each.text.partition("/")[0]
         for each in call.arguments.operands[1:]
     )
 

@@ -123,6 +123,14 @@ def sets_go_source(call: CommandCall) -> bool:
     )
 
 
+ADDS_SOURCE = re.compile(r"--add-repo\b.*|addrepo|ar|repositories(?:\..*)?|repo\..*|remote-add|--add|config-manager")
+
+
+def adds_source(call: CommandCall) -> bool:
+    texts = [word.text for word in call.words]
+    return any(ADDS_SOURCE.fullmatch(text) for text in texts[:3]) and any("://" in text for text in texts)
+
+
 RULES = (
     Rule(
         "go",
@@ -248,6 +256,13 @@ RULES = (
         ),
         yes="nix-collect-garbage -d",
         no="nix-env -q",
+    ),
+    Rule(
+        "dnf yum zypper composer gem flatpak",
+        reason="makes packages come from somewhere else",
+        where=adds_source,
+        yes="dnf config-manager --add-repo http://x.example/x.repo",
+        no="dnf repolist",
     ),
     Rule(
         "add-apt-repository apt-add-repository apt-key",

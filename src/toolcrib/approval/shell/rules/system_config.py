@@ -101,6 +101,17 @@ def sets_what_runs(call: CommandCall) -> bool:
 
 RULES = (
     Rule(
+        "augtool",
+        reason="changes settings of the system",
+        where=lambda call: (
+            any(word.text in ("set", "setm", "rm", "mv", "ins", "save", "load-file") for word in call.words)
+            or "save" in ((call.stdin.text or "save") if call.stdin is not None else "")
+        ),
+        key="system_config",
+        yes="augtool set /files/etc/hosts/1 x",
+        no="augtool print /files/etc/hosts",
+    ),
+    Rule(
         "kitty kitten wezterm zellij",
         reason="types into another terminal",
         where=lambda call: any(

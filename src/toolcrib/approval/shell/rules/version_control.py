@@ -62,6 +62,15 @@ def hard_reset(call: CommandCall) -> bool:
 RULES = (
     Rule(
         "git",
+        "apply",
+        reason="writes files anywhere that a patch names",
+        flags="--unsafe-paths",
+        key="system_config",
+        yes="git apply --unsafe-paths x.patch",
+        no="git apply x.patch",
+    ),
+    Rule(
+        "git",
         "reset",
         reason="discards uncommitted changes",
         where=hard_reset,
