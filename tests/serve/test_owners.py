@@ -25,8 +25,7 @@ from toolcrib.process_identity import Identity
 from toolcrib.processes.process import ProcessRecord
 from toolcrib.providers.scripted import calls
 from toolcrib.serve.api_routes import ApiRoute
-from toolcrib.serve.app import UnsafeStart, require_separate_owners
-from toolcrib.serve.tokens import ServerTokens, TokenError
+from toolcrib.serve.tokens import ServerTokens, TokenError, UnsafeStart, require_separate_owners
 from toolcrib.sessions.memory import MemoryOperation
 from toolcrib.sessions.search import SessionSearchService
 
@@ -226,16 +225,27 @@ def test_several_owners_need_environments_of_their_own(home: Path) -> None:
     home.mkdir(parents=True, exist_ok=True)
     settings = load_settings(Home(home))
     tokens = ServerTokens(settings.home)
-    require_separate_owners(settings, tokens)
+    require_separate_owners(settings, tokens.owners())
     tokens.create("laptop", ["chat"], "anna")
 
     with pytest.raises(UnsafeStart, match="anna"):
-        require_separate_owners(settings, tokens)
+        require_separate_owners(settings, tokens.owners())
     (home / "config.yaml").write_text(APART)
-    require_separate_owners(load_settings(Home(home)), tokens)
+    require_separate_owners(load_settings(Home(home)), tokens.owners())
     (home / "config.yaml").write_text(APART + "memory: {provider: mem0}\n")
     with pytest.raises(UnsafeStart, match="mem0"):
-        require_separate_owners(load_settings(Home(home)), tokens)
+        require_separate_owners(load_settings(Home(home)), tokens.owners())
+
+
+async def test_no_token_is_made_that_the_next_start_would_refuse(home: Path) -> None:
+    """The API says so at once, in the same words, and creates nothing."""
+    async with serving(home) as served, served.http() as http:
+        refused = await http.post("/api/tokens", json={"name": "laptop", "scopes": ["chat"], "owner": "anna"})
+        tokens = (await http.get("/api/tokens")).json()["tokens"]
+
+    assert refused.status_code == 422
+    assert "tokens belong to several owners (anna), who could read each other's files" in refused.text
+    assert tokens == []
 
 
 async def test_a_token_of_another_owner_is_refused_while_the_server_runs(home: Path) -> None:

@@ -361,7 +361,7 @@ class Agent:
         about = {"session_id": self.session_id, "platform": self.host.platform, "reason": reason}
         await fire(self.host.runtime.hooks, "on_session_finalize", **about)
         await self.host.runtime.services.end_session(self.session_id)
-        self.host.store.end(self.session_id, reason)
+        await asyncio.to_thread(self.host.store.end, self.session_id, reason)
         if self._owns_host:
             await self.host.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import hashlib
 from importlib.resources import files
@@ -110,7 +111,7 @@ class PageRoutes:
             body += piece
             if len(body) > MAX_LOGIN_BYTES:
                 return error_response(413, "the request is too large")
-        made = self._logins.redeem(msgspec.json.decode(body, type=LoginRequest).code)
+        made = await asyncio.to_thread(self._logins.redeem, msgspec.json.decode(body, type=LoginRequest).code)
         if made is None:
             # A right code always works: otherwise anybody could keep the owner from logging in.
             if self._wrong_codes.is_full(WRONG_CODES_PER_MINUTE):
@@ -123,7 +124,7 @@ class PageRoutes:
         return response
 
     async def log_out(self, request: Request) -> Response:
-        self._logins.log_out(cookie_of(request.headers))
+        await asyncio.to_thread(self._logins.log_out, cookie_of(request.headers))
         response = JSONResponse({"logged_out": True})
         self._set_cookie(request, response, "", 0)
         return response

@@ -14,6 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from toolcrib.config.paths import Home
+from toolcrib.core.context import current_context
 from toolcrib.core.errors import SessionError, UnknownSession, nearest_names
 from toolcrib.core.messages import Message
 from toolcrib.core.models import Usage
@@ -556,8 +557,19 @@ class SessionStore:
                 (*values, limit, offset),
             )
 
+    def with_subagents(self, session_id: str) -> builtins.list[str]:
+        """The ids of a session, of its subagents' sessions, and of theirs."""
+        with self.database.read() as connection:
+            rows = connection.execute(
+                "WITH RECURSIVE found (id) AS (SELECT id FROM sessions WHERE id = ? UNION "
+                "SELECT sessions.id FROM sessions JOIN found ON parent_id = found.id WHERE parent_kind = 'delegate') "
+                "SELECT id FROM found",
+                (session_id,),
+            ).fetchall()
+        return [row[0] for row in rows]
+
     def delete(self, session_id: str) -> None:
-        """Delete a session and everything that belongs to it."""
+        """Delete a session and everything that belongs to it, except the sessions of its subagents."""
         with self.database.write() as connection:
             number = number_of(connection, session_id)
             for table in ("messages", "calls", "prompts", "side_usage"):
@@ -585,6 +597,12 @@ class SessionStore:
     def close(self) -> None:
         """Close this process's connections. Appended messages are safe without it."""
         self.database.close()
+
+
+def calling_owner(home: Home) -> str:
+    """Whose session the current tool call belongs to; empty for the owner of the home."""
+    ctx = current_context.get()
+    return session_owner(home, ctx.session_id) if ctx is not None else ""
 
 
 def session_owner(home: Home, session_id: str) -> str:
