@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ import pytest
 from tests.serve.agent_serving import CONFIG, RunningServer, serving
 from tests.serve.test_native_api import follow, start, waiting
 from toolcrib.approval.audit_log import ApprovalLog
+from toolcrib.board.cards import Card
+from toolcrib.board.service import open_board
 from toolcrib.config.load import load_settings
 from toolcrib.config.paths import Home
 from toolcrib.core.approvals import ApprovalRequest
@@ -47,6 +49,8 @@ BODIES: dict[str, Any] = {
     "AnswerRequest": {"text": "hello"},
     "SessionChange": {"title": "mine"},
     "JobDraft": {"prompt": "other"},
+    "CardChange": {"status": "done"},
+    "CardComment": {"body": "mine"},
 }
 
 
@@ -74,6 +78,8 @@ async def belongings(served: RunningServer, http: httpx2.AsyncClient, owner: str
     store = JobStore(host.settings.home.cron_file, owner=owner)
     job = store.add(Job(id="", name=f"job of {owner}", schedule="every 2h", since=0.0, prompt=SECRET))
     store.close()
+    with closing(open_board(host.settings, owner)) as cards:
+        card, _ = cards.add(Card(title=f"card about {SECRET}"))
     record = ProcessRecord(
         id=f"proc_{owner or 'home'}", session_key=session, command=f"echo {SECRET}", owner=Identity(1),
         started_at=0.0, status="exited", ended_at=1.0,
@@ -85,7 +91,7 @@ async def belongings(served: RunningServer, http: httpx2.AsyncClient, owner: str
         async with asyncio.timeout(30):
             while not (found := (await http.get("/api/questions")).json()["questions"]):  # noqa: ASYNC110
                 await asyncio.sleep(0)
-        ids = {"sessions": session, "runs": run["id"], "approvals": asked["id"], "jobs": job.id}
+        ids = {"sessions": session, "runs": run["id"], "approvals": asked["id"], "jobs": job.id, "board": card.id}
         yield OwnedResources({**ids, "processes": record.id, "questions": found[0]["id"]}, answered["id"])
     finally:
         question.cancel()

@@ -36,6 +36,7 @@ from toolcrib.http_server import LOOPBACK_NAMES, OwnAddresses, ServerOptions, er
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.serve.api_routes import ApiRoute, RouteScopes, openapi_route
 from toolcrib.serve.background import ConfigWatcher, JobTicker
+from toolcrib.serve.board_api import BoardApi
 from toolcrib.serve.guard import REVOKED_SECONDS, AccessMiddleware, BodyTooLarge, BodyTooSlow, ServeGuard
 from toolcrib.serve.host_api import HostApi
 from toolcrib.serve.login import PageLogins
@@ -151,6 +152,7 @@ class AgentServer:
             *SessionsApi(host, runs).routes(),
             *RunsApi(host.store, runs, questions, self._log).routes(),
             *WorkApi(host, runs).routes(),
+            *BoardApi(host).routes(),
             *HostApi(host, runs, questions, self.tokens).routes(),
         ]
         return [*routes, openapi_route(routes)]

@@ -18,7 +18,9 @@ from toolcrib.http_server import error_response, host_name
 from toolcrib.serve.guard import LOGIN_PATH, SlidingWindow
 from toolcrib.serve.login import BROWSER_SECONDS, PageLogins, cookie_name, cookie_of
 
-SCREENS = frozenset({"", "login", "sessions", "approvals", "jobs", "processes", "tools", "memory", "costs", "settings"})
+SCREENS = frozenset(
+    {"", "login", "sessions", "approvals", "board", "jobs", "processes", "tools", "memory", "costs", "settings"}
+)
 """The first part of the addresses that the page shows; it decides itself what to show there."""
 SCREENS_OF_ONE = frozenset({"chat", "files", "runs"})
 """Those that are followed by the id of what they show."""
