@@ -13,7 +13,6 @@ import msgspec
 from toolcrib.agent.conversation import ASCII_CHARS_PER_TOKEN, Conversation, estimate_message_tokens, message_groups
 from toolcrib.agent.events import Compressed
 from toolcrib.agent.model_request import AuxiliaryModel
-from toolcrib.core.cancel import finish_in_thread
 from toolcrib.core.messages import Message
 from toolcrib.core.models import ModelError
 
@@ -70,7 +69,7 @@ async def compress(
     text = await _summary(folded, auxiliary, topic, transcript_chars, kept)
     parts = [HEADING, text, plan]
     summary = Message(role="user", content="\n\n".join(part for part in parts if part))
-    await finish_in_thread(conversation.fold, positions, summary)
+    await conversation.change(conversation.fold, positions, summary)
     return Compressed(messages=len(folded), tokens_before=before, tokens_after=conversation.stored_tokens)
 
 

@@ -7,7 +7,7 @@ import json
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -22,6 +22,7 @@ from toolcrib.sessions.records import Session, storable
 from toolcrib.sessions.recovery import repair, working_process
 from toolcrib.sessions.store import SessionStore
 
+T = TypeVar("T")
 MESSAGE_FRAME_TOKENS = 4
 IMAGE_TOKENS = 1_000
 ASCII_CHARS_PER_TOKEN = 4
@@ -140,7 +141,7 @@ class Conversation:
         self._measured = (0, 0)
         """The last message in the provider's token count, and that count."""
         self._unwritten: deque[_UnwrittenMessage] = deque()
-        self._writing: asyncio.Task[None] | None = None
+        self._writing: asyncio.Task[Any] | None = None
         self._problem: ToolcribError | None = None
 
     def load(self) -> list[Message]:
@@ -205,6 +206,19 @@ class Conversation:
         if self._problem is not None:
             problem, self._problem = self._problem, None
             raise problem
+
+    async def change(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Change stored messages with one of the methods below, in a thread. `stored` waits for that as well, so that
+        a caller that is stopped meanwhile does not go on with half of it."""
+        await self.stored()
+        changing = self._writing = asyncio.ensure_future(self._changed(function, *arguments))
+        return await asyncio.shield(changing)
+
+    async def _changed(self, function: Callable[..., T], *arguments: Any) -> T:
+        try:
+            return await asyncio.to_thread(function, *arguments)
+        finally:
+            self._writing = None
 
     async def _write(self) -> None:
         try:

@@ -37,7 +37,7 @@ from toolcrib.agent.tool_calls import BatchRequest, CallBatch, Guardrails
 from toolcrib.agent.tool_selection import SelectedTools, ToolSelection
 from toolcrib.approval.provenance import Provenance
 from toolcrib.core.approvals import PLAN_MODE, UNTRUSTED_VALUE, Mode
-from toolcrib.core.cancel import CancelToken, finish_in_thread
+from toolcrib.core.cancel import CancelToken
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.messages import Message, RequestedCall, spoken_text, user_message
 from toolcrib.core.models import ModelError, ModelProfile, ModelRequest, ModelResponse, Provider, Usage
@@ -148,6 +148,8 @@ class AgentRun:
             await self._open()
             return await self._until_done()
         except Interrupted as interrupted:
+            # What was stopped may still be writing.
+            await self.stored()
             await self._keep_partial(interrupted.text)
             return self._result(
                 "interrupted",
@@ -228,7 +230,7 @@ class AgentRun:
         self._usage += response.usage
         if message.text.strip() or message.tool_calls or message.images:
             self.add(message, usage=response.usage)
-            await self.stored()
+            await self._stored_whatever_happens()
         return ModelResponse(
             message=message, usage=response.usage, stop=response.stop, model=response.model, provider=response.provider
         )
@@ -369,7 +371,7 @@ class AgentRun:
         if event is not None:
             self.emit(event)
         if event is None or self._conversation.tokens > limit:
-            return bool(await finish_in_thread(cut_results, self._conversation)) or event is not None
+            return bool(await self._conversation.change(cut_results, self._conversation)) or event is not None
         return True
 
     def _offered(self) -> SelectedTools:
@@ -405,9 +407,21 @@ class AgentRun:
         """Wait until the messages so far are on disk."""
         await self._conversation.stored()
 
+    async def _stored_whatever_happens(self) -> None:
+        """Like `stored`, but a cancellation takes effect at the next wait: calls that were just added get their results
+        only from the batch that would run them."""
+        try:
+            await self.stored()
+        except asyncio.CancelledError:
+            await self.stored()
+            task = asyncio.current_task()
+            assert task is not None
+            task.uncancel()
+            task.cancel()
+
     async def replace(self, position: int, message: Message) -> None:
         """Replace a message with a shorter version."""
-        await finish_in_thread(self._conversation.replace, position, message)
+        await self._conversation.change(self._conversation.replace, position, message)
 
     @property
     def _request_id(self) -> str:
@@ -425,7 +439,7 @@ class AgentRun:
     async def _open(self) -> None:
         session_id, provider = self._conversation.session_id, self._agent.provider.name
         self.emit(RunStarted(session_id=session_id, model=self._agent.model, provider=provider))
-        await finish_in_thread(self._conversation.refresh)
+        await self._conversation.change(self._conversation.refresh)
         if self._question.origin == "person":
             hear_person(self._provenance, self._question.text)
         opening = self._hooks.opened(self._question, is_first=self._agent.is_first_run)
