@@ -42,7 +42,7 @@ from toolcrib.core.types import Effect, JsonObject, ToolResult
 from toolcrib.environments.specs import ON_THIS_MACHINE
 from toolcrib.registry.results import sendable, tool_error, tool_result
 from toolcrib.sessions.injection_scan import OrderWording, ask_about_order, threat_in
-from toolcrib.sessions.store import session_owner
+from toolcrib.sessions.owners import session_owner
 
 if TYPE_CHECKING:
     from toolcrib.core.context import Services

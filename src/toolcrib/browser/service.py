@@ -30,7 +30,7 @@ from toolcrib.core.ports import WebGuard
 from toolcrib.core.types import Effect, JsonObject
 from toolcrib.registry.results import error_in, sendable, tool_error, tool_result
 from toolcrib.service_loop import ServiceLoop
-from toolcrib.sessions.store import calling_owner
+from toolcrib.sessions.owners import calling_owner
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from toolcrib.core.context import Services, ToolContext
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.messages import Image
 from toolcrib.core.types import Effect, JsonObject
-from toolcrib.sessions.store import session_owner
+from toolcrib.sessions.owners import session_owner
 from toolcrib.worker_processes import WorkerLimits, WorkerPool, WorkerStopped
 
 MAX_EMBEDDED_BYTES = 3_000_000

@@ -13,8 +13,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from toolcrib.config.paths import Home
-from toolcrib.core.context import current_context
 from toolcrib.core.errors import SessionError, UnknownSession, nearest_names
 from toolcrib.core.messages import Message
 from toolcrib.core.models import Usage
@@ -597,20 +595,3 @@ class SessionStore:
     def close(self) -> None:
         """Close this process's connections. Appended messages are safe without it."""
         self.database.close()
-
-
-def calling_owner(home: Home) -> str:
-    """Whose session the current tool call belongs to; empty for the owner of the home."""
-    ctx = current_context.get()
-    return session_owner(home, ctx.session_id) if ctx is not None else ""
-
-
-def session_owner(home: Home, session_id: str) -> str:
-    """Whose session it is; empty for the owner of the home, and for a call without a session."""
-    if not session_id or not home.sessions_file.exists():
-        return ""
-    store = SessionStore(home.sessions_file)
-    try:
-        return store.owners([session_id]).get(session_id, "")
-    finally:
-        store.close()

@@ -15,7 +15,7 @@ from toolcrib.config.settings import Settings
 from toolcrib.core.context import Services
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.types import JsonObject
-from toolcrib.sessions.store import calling_owner
+from toolcrib.sessions.owners import calling_owner
 from toolcrib.web.addresses import AddressRefused, WebAddress
 from toolcrib.web.cache import RecentAnswers
 from toolcrib.web.guard import HostNotFound

@@ -38,7 +38,7 @@ from toolcrib.media.generation.provider import (
     video_extension,
 )
 from toolcrib.media.images import MediaFailed, MediaSources
-from toolcrib.sessions.store import calling_owner
+from toolcrib.sessions.owners import calling_owner
 from toolcrib.web.hosted_service import ServiceSpec
 from toolcrib.web.http_client import GuardedClient
 from toolcrib.web.plugin_provider import PluginProvider, declared_objects

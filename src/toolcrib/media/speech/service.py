@@ -32,7 +32,7 @@ from toolcrib.media.speech.local import (
 )
 from toolcrib.media.video import find_ffmpeg
 from toolcrib.registry.results import sendable, tool_error, tool_result
-from toolcrib.sessions.store import calling_owner
+from toolcrib.sessions.owners import calling_owner
 
 if TYPE_CHECKING:
     from toolcrib.web.http_client import GuardedClient
