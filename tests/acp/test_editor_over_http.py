@@ -22,7 +22,8 @@ from tests.acp.editors import LIMIT_SECONDS, OpenEditor, TestEditor, check_trans
 from tests.serve.agent_serving import CONFIG, RunningServer, serving
 from toolcrib import http_server
 from toolcrib.acp.transport import encoded
-from toolcrib.testing import calls
+from toolcrib.core.models import Usage
+from toolcrib.testing import calls, says
 
 WITH_EDITORS = CONFIG + "  acp: true\n"
 
@@ -230,3 +231,20 @@ async def test_a_socket_outlives_the_time_for_a_request() -> None:
     await serving
 
     assert said == "still here"
+
+
+async def test_commands_that_ask_the_model_count(home: Path) -> None:
+    """`/compress` needs room and money like a run, and what it costs is counted."""
+    spent = says("A summary.", usage=Usage(input_tokens=10, output_tokens=5, cost_usd=0.25))
+    config = WITH_EDITORS + "  limits: {cost_per_day_usd: 0.2}\ncompression: {keep_messages: 2}\n"
+    async with serving(home, [*["ok"] * 5, spent], config) as served:
+        store = served.server.runs.store
+        async with editing(served, TestEditor()) as open:
+            session = await open.new()
+            for _ in range(5):
+                await open.ask(session.session_id)
+            await open.ask(session.session_id, "/compress")
+            assert "A summary replaced" in open.editor.text
+            assert store.cost_since(0.0) == 0.25
+            with pytest.raises(RequestError, match="have cost the limit"):
+                await open.ask(session.session_id, "/compress")

@@ -14,9 +14,11 @@ from tests.media.pictures import BLUE, RED, decoded, encoded, is_close, picture,
 from tests.web.sites import Site
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.host import AgentHost
+from toolcrib.config.page_files import owner_folder
 from toolcrib.core.context import ToolContext
 from toolcrib.core.messages import Text
 from toolcrib.core.models import ModelProfile
+from toolcrib.media.images import MediaSources
 from toolcrib.providers.scripted import ScriptedProvider, calls
 from toolcrib.runtime import Runtime
 from toolcrib.sessions.store import SessionStore
@@ -268,3 +270,25 @@ async def test_other_tools_can_have_images_looked_at(open_vision: OpenVision, ey
 
     assert json.loads(str(found))["screenshot_path"] == "/x.png"
     assert len(sent_images(eyes.requests[0].body)) == 1
+
+
+async def test_cached_images_are_their_owners(open_vision: OpenVision, eyes: ScriptedModelServer) -> None:
+    """A path in the cache is read for the owner it was saved for; for anybody else it is a path like any other."""
+    runtime = open_vision()
+    home = runtime.settings.home
+    store = SessionStore(home.sessions_file)
+    sessions = {owner: store.create(owner=owner).id for owner in ("", "anna", "bert")}
+    folder = owner_folder(home.web_dir, "anna")
+    folder.mkdir(parents=True)
+    hers, mine = folder / "a.png", home.web_dir / "a.png"
+    for path in (hers, mine):
+        path.write_bytes(encoded(picture()))
+
+    sources = MediaSources(home, runtime.services)
+    kinds = {
+        (owner, path == hers): sources.kind_of(str(path), runtime.context(session_id=session))
+        for owner, session in sessions.items()
+        for path in (hers, mine)
+    }
+
+    assert {key for key, kind in kinds.items() if kind == "own"} == {("anna", True), ("", False)}

@@ -44,10 +44,15 @@ class RunningServer:
 
 @asynccontextmanager
 async def serving(
-    home: Path, steps: Iterable[Step] = (), config: str = CONFIG, **options: Any
+    home: Path,
+    steps: Iterable[Step] = (),
+    config: str = CONFIG,
+    *,
+    model: ScriptedProvider | None = None,
+    **options: Any,
 ) -> AsyncIterator[RunningServer]:
-    """A server whose model plays these steps. The tool `remove` needs approval, `echo` does not; `run` takes a command,
-    which is only judged."""
+    """A server whose model plays these steps, or with this model. The tool `remove` needs approval, `echo` does not;
+    `run` takes a command, which is only judged."""
     home.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240
     (home / "config.yaml").write_text(config)
     registry, removed = ToolRegistry(), []
@@ -87,7 +92,7 @@ async def serving(
         handler=lambda args, **_: asyncio.Event().wait(),
         is_async=True,
     )
-    model = ScriptedProvider(steps, **options)
+    model = model or ScriptedProvider(steps, **options)
     settings = load_settings(Home(home))
     server = AgentServer(settings, ServerTokens(settings.home), model=model, registry=registry)
     listening, stop = open_socket("127.0.0.1", 0, "another port"), asyncio.Event()

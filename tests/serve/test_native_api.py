@@ -15,6 +15,7 @@ from tests.serve.agent_serving import CONFIG, RunningServer, events_of, serving
 from toolcrib.config.paths import Home
 from toolcrib.core.models import Usage
 from toolcrib.providers.scripted import calls, says
+from toolcrib.sessions.store import SessionStore
 
 
 async def start(http: httpx2.AsyncClient, text: str = "hello", **more: Any) -> dict[str, Any]:
@@ -326,3 +327,17 @@ async def test_an_edited_command_is_judged_anew(home: Path) -> None:
     assert (asked["editable"], again["command"]) == (True, "rm -rf ../other")
     assert served.removed == []
     assert [one["status"] for _, one in events if one["event"] == "call_finished"] == ["blocked"]
+
+
+async def test_a_deleted_session_takes_its_subagents_along(home: Path) -> None:
+    """The sessions that its subagents worked in, and theirs; a branch is a conversation of its own and stays."""
+    async with serving(home, ["hi"]) as served, served.http() as http:
+        parent = (await http.post("/api/sessions", json={})).json()["id"]
+        store = served.server.host.store
+        child = store.create(source="subagent", parent_id=parent, parent_kind="delegate").id
+        grandchild = store.create(source="subagent", parent_id=child, parent_kind="delegate").id
+        branch = store.branch(parent).id
+        deleted = (await http.delete(f"/api/sessions/{parent}")).json()
+
+    assert deleted == {"deleted": parent, "subagents": 2}
+    assert SessionStore(home / "sessions.db").existing([parent, child, grandchild, branch]) == {branch}

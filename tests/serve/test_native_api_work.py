@@ -291,3 +291,36 @@ async def test_what_agents_wrote_is_approved_over_the_api(home: Path) -> None:
     assert [one["by"] for one in done.json()["memory"]["memory"]["entries"]] == ["person"]
     assert (skill["unreviewed"], approved.json()["unreviewed"]) == (True, False)
     assert [one.status_code for one in refused] == [403, 403]
+
+
+async def test_the_board_is_read_and_changed(home: Path) -> None:
+    """Cards are created, shown, moved and commented on as a person's; a token without `approve` only reads."""
+    async with serving(home) as served, served.http() as http:
+        empty = (await http.get("/api/board")).json()
+        first = (await http.post("/api/board", json={"title": "Build", "priority": 2})).json()
+        then = (await http.post("/api/board", json={"title": "Ship", "parents": [first["id"]]})).json()
+        path = f"/api/board/{first['id']}"
+        await http.post(f"{path}/comments", json={"body": "Mind the gap."})
+        moved = (await http.patch(path, json={"status": "done", "assignee": "anna"})).json()
+        listed = (await http.get("/api/board")).json()
+        async with served.http(served.server.tokens.create("phone", ["chat"])) as phone:
+            shown = await phone.get(path)
+            refused = [
+                await phone.post("/api/board", json={"title": "x"}),
+                await phone.patch(path, json={"status": "ready"}),
+                await phone.post(f"{path}/comments", json={"body": "x"}),
+            ]
+        wrong = [
+            await http.get("/api/board/Build"),
+            await http.post("/api/board", json={"title": " "}),
+            await http.patch(path, json={"status": "gone"}),
+        ]
+
+    assert (empty["cards"], empty["columns"][0]) == ([], "triage")
+    assert then["status"] == "todo"
+    assert (moved["status"], moved["assignee"], moved["created_by"]) == ("done", "anna", "person")
+    assert {card["title"]: card["status"] for card in listed["cards"]} == {"Build": "done", "Ship": "ready"}
+    assert [one["body"] for one in shown.json()["comments"]] == ["Mind the gap."]
+    assert [one["title"] for one in shown.json()["children"]] == ["Ship"]
+    assert [one.status_code for one in refused] == [403] * 3
+    assert [one.status_code for one in wrong] == [404, 400, 422]

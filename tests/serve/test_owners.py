@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ import pytest
 from tests.serve.agent_serving import CONFIG, RunningServer, serving
 from tests.serve.test_native_api import follow, start, waiting
 from toolcrib.approval.audit_log import ApprovalLog
+from toolcrib.board.cards import Card
+from toolcrib.board.service import open_board
 from toolcrib.config.load import load_settings
 from toolcrib.config.paths import Home
 from toolcrib.core.approvals import ApprovalRequest
@@ -25,8 +27,7 @@ from toolcrib.process_identity import Identity
 from toolcrib.processes.process import ProcessRecord
 from toolcrib.providers.scripted import calls
 from toolcrib.serve.api_routes import ApiRoute
-from toolcrib.serve.app import UnsafeStart, require_separate_owners
-from toolcrib.serve.tokens import ServerTokens, TokenError
+from toolcrib.serve.tokens import ServerTokens, TokenError, UnsafeStart, require_separate_owners
 from toolcrib.sessions.memory import MemoryOperation
 from toolcrib.sessions.search import SessionSearchService
 
@@ -48,6 +49,8 @@ BODIES: dict[str, Any] = {
     "AnswerRequest": {"text": "hello"},
     "SessionChange": {"title": "mine"},
     "JobDraft": {"prompt": "other"},
+    "CardChange": {"status": "done"},
+    "CardComment": {"body": "mine"},
 }
 
 
@@ -75,6 +78,8 @@ async def belongings(served: RunningServer, http: httpx2.AsyncClient, owner: str
     store = JobStore(host.settings.home.cron_file, owner=owner)
     job = store.add(Job(id="", name=f"job of {owner}", schedule="every 2h", since=0.0, prompt=SECRET))
     store.close()
+    with closing(open_board(host.settings, owner)) as cards:
+        card, _ = cards.add(Card(title=f"card about {SECRET}"))
     record = ProcessRecord(
         id=f"proc_{owner or 'home'}", session_key=session, command=f"echo {SECRET}", owner=Identity(1),
         started_at=0.0, status="exited", ended_at=1.0,
@@ -86,7 +91,7 @@ async def belongings(served: RunningServer, http: httpx2.AsyncClient, owner: str
         async with asyncio.timeout(30):
             while not (found := (await http.get("/api/questions")).json()["questions"]):  # noqa: ASYNC110
                 await asyncio.sleep(0)
-        ids = {"sessions": session, "runs": run["id"], "approvals": asked["id"], "jobs": job.id}
+        ids = {"sessions": session, "runs": run["id"], "approvals": asked["id"], "jobs": job.id, "board": card.id}
         yield OwnedResources({**ids, "processes": record.id, "questions": found[0]["id"]}, answered["id"])
     finally:
         question.cancel()
@@ -226,16 +231,27 @@ def test_several_owners_need_environments_of_their_own(home: Path) -> None:
     home.mkdir(parents=True, exist_ok=True)
     settings = load_settings(Home(home))
     tokens = ServerTokens(settings.home)
-    require_separate_owners(settings, tokens)
+    require_separate_owners(settings, tokens.owners())
     tokens.create("laptop", ["chat"], "anna")
 
     with pytest.raises(UnsafeStart, match="anna"):
-        require_separate_owners(settings, tokens)
+        require_separate_owners(settings, tokens.owners())
     (home / "config.yaml").write_text(APART)
-    require_separate_owners(load_settings(Home(home)), tokens)
+    require_separate_owners(load_settings(Home(home)), tokens.owners())
     (home / "config.yaml").write_text(APART + "memory: {provider: mem0}\n")
     with pytest.raises(UnsafeStart, match="mem0"):
-        require_separate_owners(load_settings(Home(home)), tokens)
+        require_separate_owners(load_settings(Home(home)), tokens.owners())
+
+
+async def test_no_token_is_made_that_the_next_start_would_refuse(home: Path) -> None:
+    """The API says so at once, in the same words, and creates nothing."""
+    async with serving(home) as served, served.http() as http:
+        refused = await http.post("/api/tokens", json={"name": "laptop", "scopes": ["chat"], "owner": "anna"})
+        tokens = (await http.get("/api/tokens")).json()["tokens"]
+
+    assert refused.status_code == 422
+    assert "tokens belong to several owners (anna), who could read each other's files" in refused.text
+    assert tokens == []
 
 
 async def test_a_token_of_another_owner_is_refused_while_the_server_runs(home: Path) -> None:

@@ -402,12 +402,13 @@ async def test_a_page_of_another_site_gets_nothing(home: Path, folder: Path) -> 
     assert runs == 0
 
 
-SCREENS = ("sessions", "approvals", "tools", "memory", "jobs", "processes", "costs", "settings")
+SCREENS = ("sessions", "approvals", "tools", "memory", "board", "jobs", "processes", "costs", "settings")
 SHOWN = {
     "sessions": ".rows li",
     "approvals": ".rows li",
     "tools": ".rows li",
     "memory": ".badge",
+    "board": ".board-card",
     "jobs": ".rows li .dots, .rows li",
     "processes": ".process",
     "costs": "svg.days",
@@ -440,6 +441,9 @@ async def test_every_screen_is_accessible(home: Path, folder: Path, size: str, s
     found: list[str] = []
     run_cli = Program(home.parent)
     run_cli("cron", "create", "0 9 * * *", "Summarise the news", "--name", "news", TOOLCRIB_HOME=str(home))
+    for title in ("Sort the nails", "Paint the shed"):
+        run_cli("board", "add", title, "--body", "By size.", TOOLCRIB_HOME=str(home))
+    run_cli("board", "move", "Paint", "blocked", TOOLCRIB_HOME=str(home))
     written_by_an_agent(home)
     ServerTokens(Home(home)).create("phone", ["chat"])
     async with page_server(home, folder, long_run()) as server:
@@ -464,7 +468,7 @@ async def test_every_screen_is_accessible(home: Path, folder: Path, size: str, s
             await page.locator(SHOWN[screen.partition("/")[0]]).first.wait_for()
             for one in await page.locator(".screen summary").all():
                 await one.click()
-            for name in ("New job", "New token"):
+            for name in ("New job", "New card", "New token"):
                 if await page.get_by_role("button", name=name).count():
                     await page.get_by_role("button", name=name).click()
             found += await look(server, page, f"{screen.partition('/')[0]}-{size}-{scheme}")

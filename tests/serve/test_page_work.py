@@ -9,7 +9,9 @@ import pytest
 from playwright.async_api import expect
 
 from tests.serve.page_browser import LIMIT_SECONDS, page_server, written_by_an_agent
+from toolcrib.board.service import open_board
 from toolcrib.config.browser_settings import find_chromium
+from toolcrib.config.load import load_settings
 from toolcrib.config.paths import Home
 from toolcrib.cron.store import JobStore
 from toolcrib.serve.tokens import ServerTokens
@@ -82,6 +84,31 @@ async def test_a_job_is_made_changed_and_deleted(home: Path, folder: Path) -> No
         await expect(page.get_by_text("No jobs yet.")).to_be_visible()
 
     assert (job.name, job.schedule, job.prompt) == ("news", "0 9 * * *", "Summarise the weather.")
+
+
+async def test_a_card_is_made_moved_and_commented(home: Path, folder: Path) -> None:
+    """A card goes from column to column, and what people say on it stays there."""
+    async with page_server(home, folder, []) as server:
+        page = await server.open()
+        await page.goto(f"{server.url}/board")
+        await page.get_by_role("button", name="New card").click()
+        form = page.get_by_role("form", name="New card")
+        await form.get_by_label("Title").fill("Sort the nails")
+        await form.get_by_label("What is to be done").fill("<img src=x onerror=alert(1)>")
+        await form.get_by_role("button", name="Save").click()
+        card = page.get_by_role("region", name="Ready").get_by_role("article")
+        await card.get_by_text("Sort the nails").click()
+        await expect(card.get_by_text("<img src=x onerror=alert(1)>")).to_be_visible()
+        await card.get_by_label("Comment").fill("By size.")
+        await card.get_by_role("button", name="Comment").click()
+        await expect(card.get_by_text("By size.")).to_be_visible()
+        await card.get_by_label("Column of Sort the nails").select_option("done")
+        await expect(page.get_by_role("region", name="Done").get_by_role("article")).to_have_count(1)
+        with closing(open_board(load_settings(Home(home)), "")) as store:
+            (found,) = store.cards()
+            (comment,) = store.details(found).comments
+
+    assert (found.status, found.author, comment.body, comment.author) == ("done", "person", "By size.", "person")
 
 
 async def test_a_token_is_made_for_another_device_and_revoked(home: Path, folder: Path) -> None:

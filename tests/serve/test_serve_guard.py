@@ -20,11 +20,11 @@ from toolcrib.config.load import load_settings
 from toolcrib.config.paths import Home
 from toolcrib.config.serve_settings import ServeSettings
 from toolcrib.providers.scripted import ScriptedProvider, calls
-from toolcrib.serve.app import AgentServer, UnsafeStart, require_safe_start
+from toolcrib.serve.app import AgentServer, require_safe_start
 from toolcrib.serve.guard import AccessMiddleware
 from toolcrib.serve.metrics import ServerMetrics
 from toolcrib.serve.run_store import StoredResponse
-from toolcrib.serve.tokens import ServerTokens, TokenError
+from toolcrib.serve.tokens import ServerTokens, TokenError, UnsafeStart
 
 BODY = {"text": "hello"}
 
@@ -394,6 +394,32 @@ async def test_a_stream_ends_with_its_token(home: Path) -> None:
     assert "run_ended" not in seen
     assert again.status_code == 401
     assert "run_ended" in whole
+
+
+async def test_runs_end_with_the_token_that_started_them(home: Path) -> None:
+    """Also those that nobody follows: what they ask for is denied, and a new token of the same name changes nothing.
+    Runs of other tokens go on."""
+    steps = [calls("remove", {"path": "mine"}), calls("remove", {"path": "theirs"}), "ok"]
+    async with serving(home, steps) as served, served.http() as owner, asyncio.timeout(60):
+        tokens = served.server.tokens
+        kept = (await owner.post("/api/runs", json=BODY)).json()["id"]
+        mine = await waiting(served, owner)
+        async with served.http(tokens.create("phone", ["chat"])) as phone:
+            gone = (await phone.post("/api/runs", json=BODY)).json()["id"]
+        while len(asked := (await owner.get("/api/approvals")).json()["approvals"]) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        tokens.revoke("phone")
+        tokens.create("phone", ["chat"])
+        ended = await until_closed(owner, f"/api/runs/{gone}/events", asyncio.Event())
+        theirs = next(one["id"] for one in asked if one["id"] != mine["id"])
+        late = await owner.post(f"/api/approvals/{theirs}", json={"choice": "once"})
+        await owner.post(f"/api/approvals/{mine['id']}", json={"choice": "once"})
+        whole = await until_closed(owner, f"/api/runs/{kept}/events", asyncio.Event())
+
+    assert '"outcome":"interrupted"' in ended
+    assert late.status_code == 404
+    assert '"outcome":"answered"' in whole
+    assert served.removed == ["mine"]
 
 
 async def test_a_call_by_hand_ends_with_its_token(home: Path) -> None:

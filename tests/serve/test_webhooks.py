@@ -164,3 +164,21 @@ async def test_deliveries_are_counted_before_they_are_looked_at(home: Path, monk
         codes = [(await first_line(served.url, "/hooks/deploy", {})).split()[1] for _ in range(3)]
 
     assert codes == [b"401", b"401", b"429"]
+
+
+async def test_a_delivery_without_a_moment_never_runs_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GitHub signs no moment, so a delivery is known even after its run was deleted."""
+    monkeypatch.setenv("DEPLOY_KEY", KEY)
+    signature = {"x-hub-signature-256": "sha256=" + hmac.new(KEY.encode(), BODY, hashlib.sha256).hexdigest()}
+    async with serving(home, ["ok"], CONFIG + HOOKS) as served, served.http() as http:
+        first = await post(http, signature, "/hooks/hub")
+        path = f"/api/runs/{first.json()['run_id']}"
+        await follow(http, first.json()["run_id"])
+        while (await http.get(path)).json()["state"] == "working":  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        deleted = await asyncio.to_thread(served.server.runs.store.delete_before, time.time() + 1)
+        again = await post(http, signature, "/hooks/hub")
+
+    assert (deleted, again.status_code) == (1, 200)
+    assert again.json() == first.json()
+    assert len(served.model.requests) == 1

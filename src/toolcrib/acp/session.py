@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -83,6 +83,8 @@ class OpenedHost(Struct, frozen=True, kw_only=True):
     chooses_models: bool = True
     run: RunPrompt | None = None
     """Works on a prompt instead of the agent itself."""
+    counted: Callable[[Agent], AbstractAsyncContextManager[None]] | None = None
+    """While a command works that may ask the model; raises ToolcribError if the limits don't allow it."""
 
 
 class EditorSession:
@@ -285,7 +287,9 @@ class EditorSession:
         await self._ask_for_trust()
         command = self.commands.find(spoken_words(blocks))
         if command is not None:
-            answer = await command[0].run(self.agent, command[1])
+            counted = self._opened.counted
+            async with counted(self.agent) if counted is not None else nullcontext():
+                answer = await command[0].run(self.agent, command[1])
             if answer.text:
                 self.outbox.add(update_agent_message_text(answer.text))
             if not answer.question:

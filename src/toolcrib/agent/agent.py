@@ -109,7 +109,8 @@ class Agent:
         """How much it may do on its own; may be changed at any time, also while it works."""
         self._own_prompt, self._ended = system_prompt, False
         self._owner = owner
-        self._open(self._open_session(session_id, source or self.host.platform, parent_id))
+        session = self._open_session(session_id, source or self.host.platform, parent_id)
+        self._open(session, is_new=session_id is None)
 
     def _selection(
         self, toolsets: Sequence[str] | None, disabled: Sequence[str], without: Collection[str]
@@ -121,12 +122,14 @@ class Agent:
         disabled = [*self.host.settings.agent.disabled_toolsets, *disabled]
         return ToolSelection(runtime, self.host.renderings, toolsets, disabled, without)
 
-    def _open(self, session: Session) -> None:
+    def _open(self, session: Session, *, is_new: bool) -> None:
         self.conversation = Conversation(self.host.store, session)
-        self.repaired = self.conversation.load()
-        restore_provenance(self.host.runtime.provenances, self.host.store, session)
+        self.repaired: list[Message] = []
         """The results that toolcrib added because a process died while it worked on this session."""
-        self._restore_plan()
+        if not is_new:
+            self.repaired = self.conversation.load()
+            restore_provenance(self.host.runtime.provenances, self.host.store, session)
+            self._restore_plan()
         self.is_first_run = not self.conversation.messages
         self.system_prompt = self._prompt(session)
         self._auxiliary = self.host.auxiliary((self._provider, self.model), self._spent)
@@ -361,7 +364,7 @@ class Agent:
         about = {"session_id": self.session_id, "platform": self.host.platform, "reason": reason}
         await fire(self.host.runtime.hooks, "on_session_finalize", **about)
         await self.host.runtime.services.end_session(self.session_id)
-        self.host.store.end(self.session_id, reason)
+        await asyncio.to_thread(self.host.store.end, self.session_id, reason)
         if self._owns_host:
             await self.host.close()
 

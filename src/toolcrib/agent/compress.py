@@ -68,7 +68,8 @@ async def compress(
     folded = [conversation.messages[position] for position in positions]
     text = await _summary(folded, auxiliary, topic, transcript_chars, kept)
     parts = [HEADING, text, plan]
-    conversation.fold(positions, Message(role="user", content="\n\n".join(part for part in parts if part)))
+    summary = Message(role="user", content="\n\n".join(part for part in parts if part))
+    await conversation.change(conversation.fold, positions, summary)
     return Compressed(messages=len(folded), tokens_before=before, tokens_after=conversation.stored_tokens)
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
-from collections.abc import Iterable, Sequence
-from typing import cast
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar, cast
 
 import msgspec
 
 from toolcrib.approval.provenance import Provenance, ProvenanceStore
-from toolcrib.core.errors import SessionError
+from toolcrib.core.errors import SessionError, ToolcribError
 from toolcrib.core.messages import Message, Text, spoken_text
 from toolcrib.core.models import Usage
 from toolcrib.core.origins import OriginDeclaration
@@ -20,6 +22,7 @@ from toolcrib.sessions.records import Session, storable
 from toolcrib.sessions.recovery import repair, working_process
 from toolcrib.sessions.store import SessionStore
 
+T = TypeVar("T")
 MESSAGE_FRAME_TOKENS = 4
 IMAGE_TOKENS = 1_000
 ASCII_CHARS_PER_TOKEN = 4
@@ -107,8 +110,20 @@ def _arguments(text: str) -> JsonObject:
     return arguments if isinstance(arguments, dict) else {}
 
 
+class _UnwrittenMessage(msgspec.Struct, frozen=True, kw_only=True):
+    message: Message
+    turn_id: str
+    usage: Usage | None
+    title: str
+    """What the session is called from this message on; empty if it has a title."""
+    on_stored: Callable[[], None] | None
+
+
 class Conversation:
-    """Appends to the store first, so nothing that the model saw is ever lost."""
+    """Its messages are on disk before they are sent, so nothing that the model saw is ever lost.
+
+    They are written in order, in a thread: another process may be writing to the same file.
+    """
 
     def __init__(self, store: SessionStore, session: Session) -> None:
         self._store = store
@@ -125,6 +140,9 @@ class Conversation:
         """The approximate tokens of the system prompt and the tools, as in the latest request."""
         self._measured = (0, 0)
         """The last message in the provider's token count, and that count."""
+        self._unwritten: deque[_UnwrittenMessage] = deque()
+        self._writing: asyncio.Task[Any] | None = None
+        self._problem: ToolcribError | None = None
 
     def load(self) -> list[Message]:
         """Read the stored messages; returns the results that were added because a process died."""
@@ -153,21 +171,87 @@ class Conversation:
         self._newest = self._store.newest_message(self.session_id)
         self._call_ids |= {call.id for message in self.messages for call in message.tool_calls}
 
-    def add(self, message: Message, *, turn_id: str = "", usage: Usage | None = None) -> int:
-        """Append a message; it is on disk when this returns its position."""
-        message = storable(message)
+    def add(
+        self,
+        message: Message,
+        *,
+        turn_id: str = "",
+        usage: Usage | None = None,
+        on_stored: Callable[[], None] | None = None,
+    ) -> int:
+        """Append a message and return its position. It is on disk after `stored`; then `on_stored` is called."""
+        message, title = storable(message), ""
         if message.role == "user" and not self.title:
-            self.title = _title(message.text)
-            self._store.update(self.session_id, title=self.title)
-        self._newest = self._store.append(self.session_id, message, turn_id=turn_id, usage=usage)
-        self._ids.append(self._newest)
+            title = self.title = _title(message.text)
         self.messages.append(message)
+        self._ids.append(0)
         self._turns.append(turn_id)
         self._tokens.append(estimate_message_tokens(message))
         if usage is not None and usage.input_tokens:
             self._measured = (len(self.messages), usage.input_tokens + usage.output_tokens)
         self._call_ids.update(call.id for call in message.tool_calls)
-        return len(self.messages) - 1
+        position = len(self.messages) - 1
+        self._unwritten.append(
+            _UnwrittenMessage(message=message, turn_id=turn_id, usage=usage, title=title, on_stored=on_stored)
+        )
+        if self._writing is None:
+            self._writing = asyncio.ensure_future(self._write())
+        return position
+
+    async def stored(self) -> None:
+        """Wait until everything added so far is on disk; raises SessionError if that failed."""
+        if self._writing is not None:
+            # Who is cancelled meanwhile must not stop it half-way.
+            await asyncio.shield(self._writing)
+        if self._problem is not None:
+            problem, self._problem = self._problem, None
+            raise problem
+
+    async def change(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Change stored messages with one of the methods below, in a thread. `stored` waits for that as well, so that
+        a caller that is stopped meanwhile does not go on with half of it."""
+        await self.stored()
+        changing = self._writing = asyncio.ensure_future(self._changed(function, *arguments))
+        return await asyncio.shield(changing)
+
+    async def _changed(self, function: Callable[..., T], *arguments: Any) -> T:
+        try:
+            return await asyncio.to_thread(function, *arguments)
+        finally:
+            self._writing = None
+
+    async def _write(self) -> None:
+        try:
+            while self._unwritten:
+                one = self._unwritten[0]
+                self._newest = await asyncio.to_thread(self._store_message, one)
+                self._ids[-len(self._unwritten)] = self._newest
+                self._unwritten.popleft()
+                if one.on_stored is not None:
+                    one.on_stored()
+        except ToolcribError as error:
+            self._problem = error
+        finally:
+            self._writing = None
+            self._drop_unwritten()
+
+    def _store_message(self, one: _UnwrittenMessage) -> int:
+        if one.title:
+            self._store.update(self.session_id, title=one.title)
+        return self._store.append(self.session_id, one.message, turn_id=one.turn_id, usage=one.usage)
+
+    def _drop_unwritten(self) -> None:
+        """What could not be written is not part of the conversation."""
+        if not self._unwritten:
+            return
+        kept = len(self.messages) - len(self._unwritten)
+        for column in (self.messages, self._ids, self._turns, self._tokens):
+            del column[kept:]
+        if any(one.title for one in self._unwritten):
+            self.title = ""
+        if self._measured[0] > kept:
+            self._measured = (0, 0)
+        self._unwritten.clear()
 
     def with_fresh_call_ids(self, message: Message) -> Message:
         """The message with call ids that are unique in this session; some servers count from zero each time."""
@@ -185,14 +269,14 @@ class Conversation:
         return [msgspec.to_builtins(message) for message in self.messages]
 
     def replace(self, position: int, message: Message) -> None:
-        """Replace a message with a shorter version; the store keeps the original."""
+        """Replace a message with a shorter version, in a thread; the store keeps the original."""
         message = storable(message)
         self._ids[position] = self._store.fold(self.session_id, [self._ids[position]], message)
         self.messages[position] = message
         self._tokens[position] = estimate_message_tokens(message)
 
     def fold(self, positions: Sequence[int], summary: Message) -> None:
-        """Replace these messages with a summary, at the position of the first."""
+        """Replace these messages with a summary, at the position of the first, in a thread."""
         self._store.fold(self.session_id, [self._ids[position] for position in positions], summary)
         self._read()
 

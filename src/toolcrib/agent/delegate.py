@@ -18,7 +18,7 @@ from toolcrib.agent.compress import shorten
 from toolcrib.agent.events import AnyEvent, CallStarted, RunResult, SubagentProgressed
 from toolcrib.agent.hooks import fire
 from toolcrib.config.agent_settings import DelegationSettings
-from toolcrib.core.attempt import attempt, attempt_async
+from toolcrib.core.attempt import attempt_async
 from toolcrib.core.cancel import CancelToken
 from toolcrib.core.context import ToolContext
 from toolcrib.core.messages import Message
@@ -203,7 +203,7 @@ class Delegation:
             if cancel.cancelled:
                 return _not_begun(task, "interrupted", "it was stopped before it began")
             # A provider may be foreign code, and its failure must affect only this task.
-            agent, error = attempt(self._start, task)
+            agent, error = await attempt_async(asyncio.to_thread(self._start, task))
             if agent is None:
                 return _not_begun(task, "failed", str(error))
             self._started_count += 1

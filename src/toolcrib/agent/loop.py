@@ -10,6 +10,7 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -133,8 +134,9 @@ class AgentRun:
         """Work until there is an answer, a failure, an interrupt or an empty budget."""
         try:
             result = await self._worked_on()
+            await self.stored()
         except ModelError as error:
-            result = self._broken_off(error)
+            result = await self._broken_off(error)
         except ToolcribError as error:
             # Sessions that cannot be written, for example.
             result = self._result("failed", problem=str(error))
@@ -146,7 +148,9 @@ class AgentRun:
             await self._open()
             return await self._until_done()
         except Interrupted as interrupted:
-            self._keep_partial(interrupted.text)
+            # What was stopped may still be writing.
+            await self.stored()
+            await self._keep_partial(interrupted.text)
             return self._result(
                 "interrupted",
                 answer=interrupted.text,
@@ -154,13 +158,13 @@ class AgentRun:
                 is_incomplete=bool(interrupted.text.strip()),
             )
 
-    def _broken_off(self, error: ModelError) -> RunResult:
+    async def _broken_off(self, error: ModelError) -> RunResult:
         """The result if the model cannot be reached any more; keeps what has arrived of its answer."""
         problem = str(error)
         if error.partial_text:
             problem = f"the answer is incomplete: {problem}"
             try:
-                self._keep_partial(error.partial_text)
+                await self._keep_partial(error.partial_text)
             except ToolcribError as unsaved:
                 problem = f"{problem}; {unsaved}"
         return self._result(
@@ -181,6 +185,7 @@ class AgentRun:
         if self._cancel.cancelled:
             raise Interrupted
         await self._hear()
+        await self.stored()
         await self._heed_servers()
         offered = self._offered()
         await self._make_room(offered)
@@ -225,6 +230,7 @@ class AgentRun:
         self._usage += response.usage
         if message.text.strip() or message.tool_calls or message.images:
             self.add(message, usage=response.usage)
+            await self._stored_whatever_happens()
         return ModelResponse(
             message=message, usage=response.usage, stop=response.stop, model=response.model, provider=response.provider
         )
@@ -299,11 +305,12 @@ class AgentRun:
         problem = f"the budget of {what} is used up; continue in the same session, or raise it (max_turns, max_calls)"
         self.emit(Notified(kind="budget", message=problem))
         self.add(user_message(WRAP_UP))
+        await self.stored()
         self._turns += 1
         try:
             response = await self._ask(None)
         except ModelError as error:
-            self._keep_partial(error.partial_text)
+            await self._keep_partial(error.partial_text)
             return self._result(
                 "budget", answer=error.partial_text, problem=problem, is_incomplete=bool(error.partial_text)
             )
@@ -319,24 +326,27 @@ class AgentRun:
             if message.origin == "person":
                 self._provenance.add_person(message.text, follow_up=True)
             self.add(message)
+            await self.stored()
             self.emit(Steered(text=message.text))
         session_id = self._conversation.session_id
         inbox = Inbox(self._host.settings.home.cron_file, session_id)
-        if notices := inbox.waiting():
-            self._tell("\n\n".join(notice.text for notice in notices), source="a scheduled job")
-            inbox.fetched(notices)
+        notices = await asyncio.to_thread(inbox.waiting) if inbox.exists else []
+        if notices:
+            await self._tell("\n\n".join(notice.text for notice in notices), source="a scheduled job")
+            await asyncio.to_thread(inbox.fetched, notices)
         if not self._host.runtime.has_terminal:
             return
         processes = self._host.runtime.terminal.processes
         events = await processes.unread_events(session_id, "agent")
         if events:
-            self._tell("\n\n".join(f"[{event.describe()}]" for event in events), source="a background process")
+            await self._tell("\n\n".join(f"[{event.describe()}]" for event in events), source="a background process")
             await processes.acknowledge(session_id, "agent", events)
 
-    def _tell(self, text: str, source: str) -> None:
+    async def _tell(self, text: str, source: str) -> None:
         """Add a message that no person wrote."""
         self._provenance.add_untrusted(text, source)
         self.add(msgspec.structs.replace(user_message(text), origin="untrusted"))
+        await self.stored()
 
     @property
     def _provenance(self) -> Provenance:
@@ -361,7 +371,7 @@ class AgentRun:
         if event is not None:
             self.emit(event)
         if event is None or self._conversation.tokens > limit:
-            return bool(cut_results(self._conversation)) or event is not None
+            return bool(await self._conversation.change(cut_results, self._conversation)) or event is not None
         return True
 
     def _offered(self) -> SelectedTools:
@@ -389,22 +399,39 @@ class AgentRun:
         return fit_messages(self._conversation.messages, max(MIN_ANSWER_TOKENS, profile.max_prompt_tokens - used))
 
     def add(self, message: Message, usage: Usage | None = None) -> int:
-        position = self._conversation.add(message, turn_id=self._turn_id, usage=usage)
-        self.emit(MessageAdded(message=message, usage=usage))
-        return position
+        """Add a message and return its position; watchers see it once it is on disk, after `stored` at the latest."""
+        added = MessageAdded(message=message, usage=usage)
+        return self._conversation.add(message, turn_id=self._turn_id, usage=usage, on_stored=lambda: self.emit(added))
 
-    def replace(self, position: int, message: Message) -> None:
+    async def stored(self) -> None:
+        """Wait until the messages so far are on disk."""
+        await self._conversation.stored()
+
+    async def _stored_whatever_happens(self) -> None:
+        """Like `stored`, but a cancellation takes effect at the next wait: calls that were just added get their results
+        only from the batch that would run them."""
+        try:
+            await self.stored()
+        except asyncio.CancelledError:
+            await self.stored()
+            task = asyncio.current_task()
+            assert task is not None
+            task.uncancel()
+            task.cancel()
+
+    async def replace(self, position: int, message: Message) -> None:
         """Replace a message with a shorter version."""
-        self._conversation.replace(position, message)
+        await self._conversation.change(self._conversation.replace, position, message)
 
     @property
     def _request_id(self) -> str:
         return f"{self._turn_id}-{self._turns}"
 
-    def _keep_partial(self, text: str) -> None:
+    async def _keep_partial(self, text: str) -> None:
         """Add the text of an answer that was interrupted or broke off to the conversation."""
         if text.strip():
             self.add(Message(role="assistant", content=text))
+            await self.stored()
 
     async def _stoppable(self, work: Coroutine[Any, Any, T]) -> T:
         return await ModelRequestSender.stoppable(work, self._cancel)
@@ -412,7 +439,7 @@ class AgentRun:
     async def _open(self) -> None:
         session_id, provider = self._conversation.session_id, self._agent.provider.name
         self.emit(RunStarted(session_id=session_id, model=self._agent.model, provider=provider))
-        self._conversation.refresh()
+        await self._conversation.change(self._conversation.refresh)
         if self._question.origin == "person":
             hear_person(self._provenance, self._question.text)
         opening = self._hooks.opened(self._question, is_first=self._agent.is_first_run)
@@ -423,6 +450,8 @@ class AgentRun:
             self.add(self._question)
 
     async def _close(self, result: RunResult) -> None:
+        with suppress(ToolcribError):
+            await self.stored()
         closing = self._hooks.closed(result, self._request_id)
         try:
             if self._cancel.cancelled:
@@ -465,4 +494,6 @@ async def run_question(
         return await AgentRun(agent, question, watch, cancel).run()
     except asyncio.CancelledError:
         cancel.cancel("the run was cancelled")
+        with suppress(ToolcribError):
+            await agent.conversation.stored()
         raise

@@ -232,7 +232,7 @@ class AuxiliaryModel:
         )
         response = await complete(self.provider, request, _ignore)
         if self._spent is not None:
-            self._spent(response.usage, purpose)
+            await asyncio.to_thread(self._spent, response.usage, purpose)
         return response.message.text
 
 

@@ -43,7 +43,11 @@ class RunLog(Protocol):
         """Add a message to the conversation; returns its position."""
         ...
 
-    def replace(self, position: int, message: Message) -> None: ...
+    async def stored(self) -> None:
+        """Wait until the messages so far are on disk."""
+        ...
+
+    async def replace(self, position: int, message: Message) -> None: ...
 
 
 class CallBatch:
@@ -78,8 +82,9 @@ class CallBatch:
             )
         finally:
             self._flush()
+            await self._log.stored()
         for result in results:
-            self._shorten(result)
+            await self._shorten(result)
         return [self._results[call.id] for call in self._calls]
 
     def _stopped(self, call: RequestedCall) -> bool:
@@ -158,11 +163,11 @@ class CallBatch:
                 return
             self._added[call.id] = self._log.add(self._message(result))
 
-    def _shorten(self, result: ToolResult) -> None:
+    async def _shorten(self, result: ToolResult) -> None:
         """Shorten results that together are too long for one turn, which is only known at the end."""
         if result.content is not self._results[result.call_id].content:
             self._results[result.call_id] = result
-            self._log.replace(self._added[result.call_id], self._message(result))
+            await self._log.replace(self._added[result.call_id], self._message(result))
 
     def _message(self, result: ToolResult) -> Message:
         return as_message(result, self._warnings.get(result.call_id, ""))

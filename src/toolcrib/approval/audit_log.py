@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import stat
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -20,13 +19,10 @@ from typing import Any, get_args
 import msgspec
 from msgspec.structs import replace
 
-from toolcrib.config.files import OWNER_FILE, make_folder
+from toolcrib.config.files import OWNER_FILE, make_folder, take_lock
 from toolcrib.config.redact import redactor
 from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest, Choice, Danger, EntryPoint
 from toolcrib.core.origins import ValueFinding
-
-if sys.platform != "win32":
-    import fcntl
 
 Mask = Callable[[str], str]
 MAX_COMMAND_CHARS = 8_000
@@ -38,7 +34,6 @@ MAX_FINDINGS = 24
 NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 """Refuses a symbolic link, and a pipe without a reader, in place of the log."""
 LOCK_WAIT_SECONDS = 2.0
-LOCK_POLL_SECONDS = 0.005
 
 
 class ApprovalRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,21 +167,10 @@ class ApprovalLog:
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
         """Holds a lock so that no other process records an answer at the same time."""
-        if sys.platform == "win32":
-            yield
-            return
         make_folder(self.path.parent)
         lock = os.open(self.path.with_name(f".{self.path.name}.lock"), os.O_RDWR | os.O_CREAT, OWNER_FILE)
         try:
-            deadline = time.monotonic() + LOCK_WAIT_SECONDS
-            while True:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > deadline:
-                        raise
-                    time.sleep(LOCK_POLL_SECONDS)
+            take_lock(lock, LOCK_WAIT_SECONDS)
             yield
         finally:
             os.close(lock)

@@ -21,6 +21,7 @@ from toolcrib.approval.provenance import ProvenanceStore
 from toolcrib.config.os_errors import ANOTHER_HOME, explain_os_error
 from toolcrib.core.approvals import PENDING, USER_DENIED, ApprovalAnswer, ApprovalRequest, Choice, Danger
 from toolcrib.core.attempt import attempt_async
+from toolcrib.core.cancel import finish_in_thread
 from toolcrib.core.context import CallMemo, ToolContext
 from toolcrib.core.errors import ConfigError
 from toolcrib.core.origins import ValueFinding
@@ -108,19 +109,21 @@ class ApprovalGate:
         dangers = _dangers_of(verdict)
         request = self._request(entry, arguments, verdict, dangers, ctx)
         if verdict.decision != "ask":
-            return self._record_decision(verdict, request)
+            return await self._record_decision(verdict, request)
         granted = self.grants.in_force(request.session_key)
         still_open = tuple(
             danger for danger in dangers if not any(grant.covers(danger, verdict.command) for grant in granted)
         )
         request = replace(request, dangers=still_open or dangers, may_be_permanent=may_be_permanent(still_open))
         if not still_open:
-            return self._record_decision(Verdict("allow", (), "grant", dangers, findings=verdict.findings), request)
+            return await self._record_decision(
+                Verdict("allow", (), "grant", dangers, findings=verdict.findings), request
+            )
         # Policy has just asked this question, so it stands; a plugin's question must still be checked against policy.
         if not verdict.dangers:
             decision = answer_dangers(self.policy, still_open)
             if decision.outcome != "ask":
-                return self._record_decision(decision.verdict(), request)
+                return await self._record_decision(decision.verdict(), request)
         if entry.preview is not None and self._approver is not None:
             request = replace(request, diff=await _preview(entry.preview, arguments, ctx))
         return await self._ask(request)
@@ -129,26 +132,29 @@ class ApprovalGate:
         if self._approver is None:
             reasons = (*_reasons(request), "no one is available to approve it")
             verdict = Verdict("deny", reasons, "nobody", request.dangers, findings=request.findings)
-            return self._record_decision(verdict, request)
+            return await self._record_decision(verdict, request)
         try:
-            self.log.requested(request)
+            await finish_in_thread(self.log.requested, request)
         except OSError as error:
             return _unrecorded(request, error)
         question = _Question(request=request, keywords=_hook_keywords(request))
         self._fire_hook("pre_approval_request", question.keywords)
-        answer = ApprovalAnswer(choice="deny", reason="the approver failed", decided_by="error")
+        answer, can_wait = ApprovalAnswer(choice="deny", reason="the approver failed", decided_by="error"), True
         try:
             answer = await self._answer_in_time(self._approver, request)
-        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit):
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit) as error:
             answer = ApprovalAnswer(choice="cancelled", decided_by="interrupt")
+            can_wait = isinstance(error, asyncio.CancelledError)
             raise
         finally:
             # Also if the call is cancelled while it waits: every recorded question gets an outcome.
-            problem = self._close(question, answer)
+            recorded = (question.request, answer)
+            problem = await finish_in_thread(self._record, *recorded) if can_wait else self._record(*recorded)
+            self._announce(question, answer)
         if problem is not None and answer.allows:
             return _unrecorded(request, problem)
         if answer.allows:
-            self.remember(request, answer)
+            await finish_in_thread(self.remember, request, answer)
             edited = answer.command if request.can_be_edited else ""
             return Verdict("allow", (), answer.choice, request.dangers, edited=edited)
         return _denial(request, answer, self._timeout_seconds)
@@ -166,21 +172,24 @@ class ApprovalGate:
             answer = replace(answer, choice="session")
         return answer if answer.decided_by else replace(answer, decided_by="user")
 
-    def _close(self, question: _Question, answer: ApprovalAnswer) -> OSError | None:
-        """Record the answer and notify the hooks; returns the error if recording failed."""
+    def _record(self, request: ApprovalRequest, answer: ApprovalAnswer) -> OSError | None:
+        """Record the answer; returns the error if that failed."""
         if answer.decided_by == PENDING:
             return None
-        problem = None
         try:
-            self.log.answered(question.request.id, answer)
+            self.log.answered(request.id, answer)
         except OSError as error:
-            logger.error("cannot record the answer to approval %s: %s", question.request.id, error)
-            problem = error
+            logger.error("cannot record the answer to approval %s: %s", request.id, error)
+            return error
+        return None
+
+    def _announce(self, question: _Question, answer: ApprovalAnswer) -> None:
+        if answer.decided_by == PENDING:
+            return
         keywords = {**question.keywords, "choice": _hook_choice(answer), "decided_by": answer.decided_by}
         if answer.decided_by == "smart":
             keywords["surface"] = "smart"
         self._fire_hook("post_approval_response", keywords)
-        return problem
 
     def remember(self, request: ApprovalRequest, answer: ApprovalAnswer) -> None:
         """Grant what an answer allows beyond its call, even if the answer came after the call had ended."""
@@ -194,14 +203,15 @@ class ApprovalGate:
                 logger.error("cannot save a permanent approval: %s", error)
                 self.grants.allow_in_session(request.session_key, request.dangers, every_scope=answer.every_scope)
 
-    def _record_decision(self, verdict: Verdict, request: ApprovalRequest) -> Verdict:
+    async def _record_decision(self, verdict: Verdict, request: ApprovalRequest) -> Verdict:
         """Record a decision that needed no question; deny the call if recording fails.
 
         Otherwise a full disk would let a tool act without a trace.
         """
         choice: Choice = "once" if verdict.decision == "allow" else "deny"
         try:
-            self.log.decided(request, ApprovalAnswer(choice=choice, decided_by=verdict.rule or "policy"))
+            answer = ApprovalAnswer(choice=choice, decided_by=verdict.rule or "policy")
+            await finish_in_thread(self.log.decided, request, answer)
         except OSError as error:
             logger.error("cannot record a decision about %s: %s", request.tool, error)
             return verdict if verdict.decision != "allow" else _unrecorded(request, error)

@@ -41,15 +41,21 @@ from toolcrib.core.origins import OriginLevel
 from toolcrib.core.types import Effect, JsonObject, ToolResult
 from toolcrib.environments.specs import ON_THIS_MACHINE
 from toolcrib.registry.results import sendable, tool_error, tool_result
-from toolcrib.sessions.injection_scan import standing_order_in, threat_in
-from toolcrib.sessions.store import session_owner
+from toolcrib.sessions.injection_scan import OrderWording, ask_about_order, threat_in
+from toolcrib.sessions.owners import session_owner
 
 if TYPE_CHECKING:
     from toolcrib.core.context import Services
 
 TASK_VARIABLES = ("TOOLCRIB_KANBAN_TASK", "HERMES_KANBAN_TASK")
 """The card that a worker process was started for."""
-KEEP, DO_NOT = "Put it on the board", "Do not"
+ON_THE_BOARD = OrderWording(
+    question="Put this on the board?",
+    because="other agents read it",
+    agree="Put it on the board",
+    undone="nothing was put on the board",
+    unwanted="on the board",
+)
 DEFAULT_LIMIT = 50
 SHOWN_SUMMARY_CHARS = 4_000
 NO_TEXTS = ("content_base64", "url")
@@ -267,16 +273,7 @@ class BoardService:
         threat = threat_in(text)
         if threat:
             return f"nothing was put on the board: {threat}"
-        order = standing_order_in(text, may_name_tools=True)
-        if not order:
-            return ""
-        question = f"Put this on the board? Note that {order}, and other agents read it.\n{text}"
-        try:
-            answer = await ctx.ask(question, (KEEP, DO_NOT))
-        except UsageError:
-            return f"nothing was put on the board: {order}, so a person must approve it, and nobody is available"
-        is_agreed = answer.strip().lower() in (KEEP.lower(), "yes", "y")
-        return "" if is_agreed else "the person does not want this on the board; nothing was changed"
+        return await ask_about_order(text, ON_THE_BOARD, ctx)
 
 
 def open_board(settings: Settings, owner: str | None) -> BoardStore:

@@ -30,6 +30,7 @@ from toolcrib.core.ports import WebGuard
 from toolcrib.core.types import Effect, JsonObject
 from toolcrib.registry.results import error_in, sendable, tool_error, tool_result
 from toolcrib.service_loop import ServiceLoop
+from toolcrib.sessions.owners import calling_owner
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +80,11 @@ class BrowserService:
         self._driver: Playwright | None = None
         self._driver_lock: asyncio.Lock | None = None
         self._ledger = ChromiumLedger(settings.home.processes_dir)
-        self._files = PageFiles(settings.home.browser_dir, int(settings.browser.max_cache_mb * 1_000_000))
+        self._files = PageFiles(
+            settings.home.browser_dir,
+            int(settings.browser.max_cache_mb * 1_000_000),
+            lambda: calling_owner(settings.home),
+        )
         self._saver = DownloadSaver(services, admit, settings.browser.max_download_mb)
         self._guard: WebGuard | None = None
         self._process = os.getpid()

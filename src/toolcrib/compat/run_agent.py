@@ -199,8 +199,12 @@ class AIAgent:
         while given is not None and self._agent.conversation.messages:
             if not self._agent.conversation.undo():
                 break
+        self._agent.host.loop.run_sync(self._add(messages))
+
+    async def _add(self, messages: Sequence[Message]) -> None:
         for message in messages:
             self._agent.conversation.add(message)
+        await self._agent.conversation.stored()
 
     def _report(self, result: RunResult, task_id: str | None) -> JsonObject:
         answered = result.outcome == "answered"

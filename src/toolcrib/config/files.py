@@ -87,20 +87,35 @@ def why_unwritable(folder: Path) -> OSError | None:
 
 
 def _take(lock: int, target: Path) -> None:
+    try:
+        take_lock(lock, LOCK_WAIT_SECONDS)
+    except TimeoutError:
+        raise ConfigError(
+            f"another process has been writing {str(target)!r} for {LOCK_WAIT_SECONDS:.0f} seconds; "
+            "try again when it is done"
+        ) from None
+
+
+def take_lock(descriptor: int, seconds: float) -> None:
+    """Lock an open file exclusively; raises TimeoutError if others keep it locked for so long."""
+    for _ in lock_attempts(descriptor, seconds):
+        time.sleep(LOCK_POLL_SECONDS)
+
+
+def lock_attempts(descriptor: int, seconds: float) -> Iterator[None]:
+    """Ends once an open file is locked exclusively; yields after each attempt that failed, so that the caller waits in
+    its own way. Raises TimeoutError after so many seconds."""
     if sys.platform == "win32":
         return
-    deadline = time.monotonic() + LOCK_WAIT_SECONDS
+    deadline = time.monotonic() + seconds
     while True:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
             if time.monotonic() > deadline:
-                raise ConfigError(
-                    f"another process has been writing {str(target)!r} for {LOCK_WAIT_SECONDS:.0f} seconds; "
-                    "try again when it is done"
-                ) from None
-            time.sleep(LOCK_POLL_SECONDS)
+                raise TimeoutError(f"another process kept it locked for {seconds:g} seconds") from None
+        yield
 
 
 def _keep_owner(descriptor: int, before: os.stat_result) -> None:

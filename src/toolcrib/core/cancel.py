@@ -5,8 +5,12 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 from toolcrib.core.attempt import notify
+from toolcrib.core.lazy import asyncio
+
+T = TypeVar("T")
 
 
 class CancelToken:
@@ -68,3 +72,16 @@ def _follow(child: CancelToken, parent: CancelToken) -> None:
             token.cancel(parent.reason)
 
     weakref.finalize(child, parent.on_cancel(cancel_child)).atexit = False
+
+
+async def finish_in_thread(function: Callable[..., T], *arguments: Any) -> T:
+    """The result of a function that writes. Unlike `asyncio.to_thread`, a cancelled caller waits for its end, so that
+    nothing is written after the caller has cleaned up."""
+    running = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        if not running.cancelled():
+            running.exception()
+        raise

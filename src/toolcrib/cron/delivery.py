@@ -100,9 +100,14 @@ class Inbox:
 
         return open_database(self._path)
 
+    @property
+    def exists(self) -> bool:
+        """Whether this home has jobs at all."""
+        return self._path.exists()
+
     def waiting(self) -> list[JobNotice]:
         """Notices not fetched yet, oldest first."""
-        if not self._path.exists():
+        if not self.exists:
             return []
         database = self._open()
         try:

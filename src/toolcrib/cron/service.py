@@ -25,13 +25,19 @@ from toolcrib.cron.jobs import Job, describe_job, describe_run
 from toolcrib.cron.store import JobStore
 from toolcrib.environments.specs import ON_THIS_MACHINE
 from toolcrib.registry.results import sendable, tool_error, tool_result
-from toolcrib.sessions.injection_scan import standing_order_in, threat_in
-from toolcrib.sessions.store import session_owner
+from toolcrib.sessions.injection_scan import OrderWording, ask_about_order, threat_in
+from toolcrib.sessions.owners import session_owner
 
 if TYPE_CHECKING:
     from toolcrib.core.context import Services
 
-SCHEDULE, DO_NOT = "Schedule it", "Do not"
+SCHEDULED = OrderWording(
+    question="Schedule this prompt?",
+    because="the job runs unattended",
+    agree="Schedule it",
+    undone="nothing was scheduled",
+    unwanted="scheduled",
+)
 SHOWN_JOBS = 50
 SHOWN_RUNS = 5
 SHOWN_OUTPUT_CHARS = 4_000
@@ -125,16 +131,9 @@ class CronService:
     async def _ask_about_order(self, args: JsonObject, ctx: ToolContext) -> str:
         """Why a prompt may not be stored: it gives orders about approvals, secrets or tools, and nobody agreed."""
         prompt = str(args.get("prompt") or "")
-        order = standing_order_in(prompt, may_name_tools=True)
-        if not order or threat_in(prompt) or args.get("action") not in ("create", "update"):
+        if threat_in(prompt) or args.get("action") not in ("create", "update"):
             return ""
-        question = f"Schedule this prompt? Note that {order}, and the job runs unattended.\n{prompt}"
-        try:
-            answer = await ctx.ask(question, (SCHEDULE, DO_NOT))
-        except UsageError:
-            return f"nothing was scheduled: {order}, so the person must approve it, and nobody is available"
-        is_agreed = answer.strip().lower() in (SCHEDULE.lower(), "yes", "y")
-        return "" if is_agreed else "the person does not want this scheduled; nothing was changed"
+        return await ask_about_order(prompt, SCHEDULED, ctx)
 
     def _handle(self, args: JsonObject, ctx: ToolContext) -> str:
         if ctx.effects is not None and ctx.effects != self.effects(args, ctx):

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from toolcrib.bridge import Bridge
 from toolcrib.core.attempt import attempt_everything
-from toolcrib.core.cancel import CancelToken
+from toolcrib.core.cancel import CancelToken, finish_in_thread
 from toolcrib.core.lazy import asyncio
 
 if TYPE_CHECKING:
@@ -74,6 +74,10 @@ class Executor(Protocol):
         """The result of a function that may block."""
         ...
 
+    async def record(self, function: Callable[[], None]) -> None:
+        """Call a function that writes to disk; a caller that is cancelled meanwhile waits until it is done."""
+        ...
+
     def nested_in_wait(self) -> Executor:
         """The executor for nested work of a coroutine passed to `wait`."""
         ...
@@ -109,6 +113,9 @@ class AsyncExecutor:
     async def block(self, function: Callable[[], T], seconds: float | None, cancel: CancelToken | None) -> T:
         return await self.wait_bounded(self._pool.run(function), CallLimit(seconds, cancel))
 
+    async def record(self, function: Callable[[], None]) -> None:
+        await finish_in_thread(function)
+
     def nested_in_wait(self) -> Executor:
         return self
 
@@ -130,6 +137,9 @@ class _BlocksInline:
 
     async def block(self, function: Callable[[], T], seconds: float | None, cancel: CancelToken | None) -> T:
         return function()
+
+    async def record(self, function: Callable[[], None]) -> None:
+        function()
 
 
 class SyncExecutor(_BlocksInline):

@@ -383,8 +383,10 @@ class Pipeline:
                 call.snapshots = snapshots
                 with _logged(SNAPSHOT_FAILED, entry.name):
                     await executor.wait(snapshots.before(entry, effects, ctx))
-            self.recorder.started(entry, call.args, effects or (), ctx)
-            call.recorded = True
+            if not isinstance(self.recorder, NullRecorder):
+                # Set first: if the call is cancelled meanwhile, its end is recorded as well.
+                call.recorded = True
+                await executor.record(lambda: self.recorder.started(entry, call.args, effects or (), call.ctx))
 
     def _judged_again(self, call: CallState, asked: Verdict, answered: Verdict) -> Verdict:
         """The answer, unless the call has become more dangerous since the question: links and folders may change."""
@@ -476,7 +478,7 @@ class Pipeline:
             result = within_call_budget(result, call.rules.max_chars, self.store, ctx.session_id)
         if call.recorded:
             with _logged("cannot record the end of a call to tool %r", entry.name):
-                self.recorder.finished(entry, result, ctx)
+                await call.executor.record(lambda: self.recorder.finished(entry, result, ctx))
         return result
 
     def _rules_of(self, entry: ToolEntry) -> ToolRules:

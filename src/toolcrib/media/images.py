@@ -13,11 +13,13 @@ from typing import Literal
 import msgspec
 
 from toolcrib.config.media_settings import VisionSettings
+from toolcrib.config.page_files import owner_of_cached
 from toolcrib.config.paths import Home
 from toolcrib.core.context import Services, ToolContext
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.messages import Image
 from toolcrib.core.types import Effect, JsonObject
+from toolcrib.sessions.owners import session_owner
 from toolcrib.worker_processes import WorkerLimits, WorkerPool, WorkerStopped
 
 MAX_EMBEDDED_BYTES = 3_000_000
@@ -65,23 +67,28 @@ class MediaSources:
 
     def __init__(self, home: Home, services: Services) -> None:
         self._services = services
-        self._own_folders = tuple(
-            os.path.realpath(folder) + os.sep for folder in (home.root / "cache", home.images_dir)
-        )
+        self._home = home
 
-    def kind_of(self, source: str) -> SourceKind:
+    def kind_of(self, source: str, ctx: ToolContext) -> SourceKind:
         lowered = source[:8].lower()
         if lowered.startswith(("http://", "https://")):
             return "web"
         if lowered.startswith("data:"):
             return "data"
         # Results name files of our own cache, which only this machine has.
-        is_own = os.path.isabs(source) and os.path.realpath(source).startswith(self._own_folders)  # noqa: PTH117
-        return "own" if is_own else "file"
+        return "own" if os.path.isabs(source) and self._is_own(os.path.realpath(source), ctx) else "file"  # noqa: PTH117
+
+    def _is_own(self, path: str, ctx: ToolContext) -> bool:
+        """Whether it is a file in our cache that belongs to whoever calls."""
+        cache, images = self._home.root / "cache", self._home.images_dir
+        if not path.startswith(tuple(os.path.realpath(folder) + os.sep for folder in (cache, images))):
+            return False
+        owner = owner_of_cached(cache, path)
+        return owner == session_owner(self._home, ctx.session_id)
 
     def effects(self, source: str, ctx: ToolContext) -> tuple[Effect, ...]:
         """What reading this source does."""
-        kind = self.kind_of(source)
+        kind = self.kind_of(source, ctx)
         if kind == "web":
             return self._services.web.extract_effects({"urls": [source]})
         if kind == "data":
@@ -92,7 +99,7 @@ class MediaSources:
 
     async def read(self, source: str, ctx: ToolContext, max_bytes: int) -> bytes:
         """The bytes; raises ToolcribError."""
-        kind = self.kind_of(source)
+        kind = self.kind_of(source, ctx)
         if kind == "web":
             return await self._services.web.fetch(source, max_bytes)
         if kind == "data":

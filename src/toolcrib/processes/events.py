@@ -23,13 +23,13 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from toolcrib.config.files import OWNER_FILE, make_folder
+from toolcrib.config.files import OWNER_FILE, make_folder, take_lock
 from toolcrib.core.types import JsonObject
 from toolcrib.processes.output import WatchBreaker, WatchLimits, WatchReport, strip_escapes
 from toolcrib.processes.process import TrackedProcess
 
 if sys.platform != "win32":
-    import fcntl
+    pass
 
 MAX_EVENTS = 1_000
 """When a session has more, only the newer half is kept."""
@@ -37,7 +37,6 @@ SESSION_KEPT_SECONDS = 7 * 24 * 3600.0
 CONSUMED = "consumed"
 """A line that retracts a completion: the session has already learnt of it."""
 LOCK_WAIT_SECONDS = 5.0
-LOCK_POLL_SECONDS = 0.002
 
 
 _ENDINGS = {
@@ -213,26 +212,18 @@ class EventStore:
             make_folder(self._folder)
             lock = os.open(lock_path, os.O_RDWR | os.O_CREAT, OWNER_FILE)
         try:
-            take_lock(lock)
+            lock_records(lock)
             yield
         finally:
             os.close(lock)
 
 
-def take_lock(descriptor: int) -> None:
+def lock_records(descriptor: int) -> None:
     """Lock an open file exclusively; raises TimeoutError if another process does not release it."""
-    if sys.platform == "win32":
-        return
-    deadline = time.monotonic() + LOCK_WAIT_SECONDS
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise TimeoutError("another process keeps the records of background processes locked") from None
-            # Locks are held for a single write, so this is rare and short.
-            time.sleep(LOCK_POLL_SECONDS)
+    try:
+        take_lock(descriptor, LOCK_WAIT_SECONDS)
+    except TimeoutError:
+        raise TimeoutError("another process keeps the records of background processes locked") from None
 
 
 def _parse_line(known: _SessionLog, line: bytes) -> None:

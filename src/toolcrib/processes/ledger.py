@@ -28,7 +28,7 @@ from toolcrib.config.files import OWNER_FILE, OWNER_FOLDER, make_folder
 from toolcrib.config.os_errors import ANOTHER_HOME, explain_os_error
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.process_identity import Identity, is_alive
-from toolcrib.processes.events import take_lock
+from toolcrib.processes.events import lock_records
 from toolcrib.processes.process import ProcessRecord
 
 META_FILE = "meta.json"
@@ -143,7 +143,7 @@ class Ledger:
     def _locked(self) -> Iterator[None]:
         lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, OWNER_FILE)
         try:
-            take_lock(lock)
+            lock_records(lock)
             yield
         finally:
             os.close(lock)

@@ -6,8 +6,10 @@ token with the scope `approve`, on the page, or on the server's machine.
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from acp.core import AgentSideConnection
@@ -19,9 +21,11 @@ from toolcrib.acp.editor import EditorConnection
 from toolcrib.acp.session import EditorSession, OpenedHost
 from toolcrib.acp.sessions import EditorSessions
 from toolcrib.acp.transport import InvalidMessage, complaint, decoded, encoded
+from toolcrib.agent.agent import Agent
 from toolcrib.agent.events import OnEvent, RunResult
 from toolcrib.agent.host import AgentHost
 from toolcrib.core.approvals import Mode
+from toolcrib.core.cancel import finish_in_thread
 from toolcrib.core.errors import UsageError
 from toolcrib.core.messages import Message
 from toolcrib.serve.guard import IDENTITY
@@ -129,7 +133,11 @@ class ServedHosts:
         if os.path.realpath(cwd) != os.path.realpath(workspace):
             raise UsageError(f"the served agent works in {workspace!r}; open that folder")
         return OpenedHost(
-            host=self._host, modes=STRICTER[self._host.settings.agent.mode], chooses_models=False, run=self._run
+            host=self._host,
+            modes=STRICTER[self._host.settings.agent.mode],
+            chooses_models=False,
+            run=self._run,
+            counted=self._counted,
         )
 
     def may_open(self, session: Session) -> bool:
@@ -140,6 +148,25 @@ class ServedHosts:
 
     async def end(self) -> None:
         """Do nothing, as well."""
+
+    @asynccontextmanager
+    async def _counted(self, agent: Agent) -> AsyncIterator[None]:
+        """A command that asks the model takes the room of a run, and its cost counts."""
+        session_id, owner = agent.session_id, self._identity.owner
+        await asyncio.to_thread(self._runs.require_money, owner)
+        with self._runs.reserved(session_id), self._runs.room(self._identity):
+            before = await asyncio.to_thread(self._cost, session_id)
+            try:
+                yield
+            finally:
+                await finish_in_thread(lambda: self._add_cost(self._cost(session_id) - before, owner))
+
+    def _cost(self, session_id: str) -> float:
+        return self.store.get(session_id).usage.cost_usd or 0.0
+
+    def _add_cost(self, cost_usd: float, owner: str) -> None:
+        if cost_usd > 0:
+            self._runs.store.add_cost(cost_usd, owner)
 
     async def _run(self, session: EditorSession, message: Message, on_event: OnEvent) -> RunResult:
         """A run like every other one: limited, logged, and with approvals that others answer."""

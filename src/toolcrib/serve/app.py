@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 import os
 import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -30,12 +32,12 @@ from toolcrib.config.settings import Settings
 from toolcrib.core.errors import ConfigError, SessionError, ToolcribError, UnknownName, UnknownSession, UsageError
 from toolcrib.core.models import Provider
 from toolcrib.cron.jobs import JobError
-from toolcrib.environments.specs import is_self_contained, resolve
 from toolcrib.http_server import LOOPBACK_NAMES, OwnAddresses, ServerOptions, error_response, serve_app
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.serve.api_routes import ApiRoute, RouteScopes, openapi_route
 from toolcrib.serve.background import ConfigWatcher, JobTicker
-from toolcrib.serve.guard import AccessMiddleware, BodyTooLarge, BodyTooSlow, ServeGuard
+from toolcrib.serve.board_api import BoardApi
+from toolcrib.serve.guard import REVOKED_SECONDS, AccessMiddleware, BodyTooLarge, BodyTooSlow, ServeGuard
 from toolcrib.serve.host_api import HostApi
 from toolcrib.serve.login import PageLogins
 from toolcrib.serve.openai_api import OpenAIApi
@@ -46,7 +48,7 @@ from toolcrib.serve.run_store import RunStore, RunStoreError
 from toolcrib.serve.runs import RunManager, RunRefused
 from toolcrib.serve.runs_api import RunsApi
 from toolcrib.serve.sessions_api import SessionsApi
-from toolcrib.serve.tokens import ServerTokens
+from toolcrib.serve.tokens import ServerTokens, TokenError, UnsafeStart, why_owners_would_meet
 from toolcrib.serve.webhooks import PREFIX, Webhooks, read_webhooks
 from toolcrib.serve.work_api import WorkApi
 from toolcrib.sessions.memory import MemoryRefused
@@ -60,10 +62,9 @@ if TYPE_CHECKING:
     from toolcrib.serve.mcp_mount import McpMount
 
 
-class UnsafeStart(UsageError):
-    """The server would be open to others; it does not start."""
+logger = logging.getLogger(__name__)
 
-    exit_code = 2
+SPARE_THREADS = 32
 
 
 class AgentServer:
@@ -151,16 +152,20 @@ class AgentServer:
             *SessionsApi(host, runs).routes(),
             *RunsApi(host.store, runs, questions, self._log).routes(),
             *WorkApi(host, runs).routes(),
+            *BoardApi(host).routes(),
             *HostApi(host, runs, questions, self.tokens).routes(),
         ]
         return [*routes, openapi_route(routes)]
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        # Every run may wait for a database or a lock at the same time, and others must not wait for that.
+        threads = SPARE_THREADS + 2 * self.settings.serve.limits.max_runs
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(threads, "toolcrib-serve"))
         await self.runs.open()
         if self.settings.serve.jobs:
             self._ticker.start()
-        watching = [asyncio.ensure_future(self._config.watch())]
+        watching = [asyncio.ensure_future(self._config.watch()), asyncio.ensure_future(self._stop_revoked())]
         if self._access is not None:
             watching.append(asyncio.ensure_future(self._access.watch_tokens()))
         try:
@@ -170,6 +175,15 @@ class AgentServer:
             for one in watching:
                 one.cancel()
             await self.close()
+
+    async def _stop_revoked(self) -> None:
+        """Stop what revoked tokens started: another program may revoke one at any time."""
+        while True:
+            await asyncio.sleep(REVOKED_SECONDS)
+            try:
+                await self.runs.stop_revoked(self.tokens)
+            except (TokenError, OSError):
+                logger.exception("cannot read the tokens")
 
     def _take_up(self, settings: Settings) -> None:
         self.questions.set_timeout(settings.serve.approval_timeout)
@@ -221,26 +235,6 @@ def _acp_route(host: AgentHost, runs: RunManager, questions: PendingQuestions) -
     except ModuleNotFoundError as error:
         raise UsageError(f"`serve.acp` needs more packages ({error}); run `pip install 'toolcrib[acp]'`") from error
     return AcpMount(host, runs, questions).route()
-
-
-def why_owners_would_meet(settings: Settings) -> str:
-    """Why several owners would reach each other's things; empty if each session works in an environment of its own."""
-    if settings.memory.provider:
-        return f"would share the memories of {settings.memory.provider!r}; remove `memory.provider`"
-    spec = resolve(settings, {}, session="owner", workspace=settings.home.root, environ={})
-    if is_self_contained(spec, settings.terminal):
-        return ""
-    return (
-        f"could read each other's files on the backend {settings.terminal.backend!r}; set `terminal.backend` to one "
-        "with a container for each session, such as docker"
-    )
-
-
-def require_separate_owners(settings: Settings, tokens: ServerTokens) -> None:
-    """Raises UnsafeStart if several owners would share one machine: a `cat` would cross from one to the other."""
-    others, why = sorted(tokens.owners() - {""}), why_owners_would_meet(settings)
-    if others and why:
-        raise UnsafeStart(f"tokens belong to several owners ({', '.join(others)}), who {why}, or revoke these tokens")
 
 
 def require_usable_tls(settings: ServeSettings) -> None:

@@ -16,6 +16,7 @@ from toolcrib.config.settings import Settings
 from toolcrib.core.errors import ToolcribError
 from toolcrib.cron.scheduler import Scheduler
 from toolcrib.cron.store import JobStore
+from toolcrib.service_loop import ServiceLoop
 
 logger = logging.getLogger(__name__)
 
@@ -27,15 +28,17 @@ LIVE_SECTIONS = ("agent", "compression", "tool_loop_guardrails")
 
 
 class JobTicker:
-    """Runs scheduled jobs when they are due, as `toolcrib cron serve` does."""
+    """Runs scheduled jobs when they are due, as `toolcrib cron serve` does, on a loop of their own: other processes use
+    the same database."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._loop = ServiceLoop("toolcrib-jobs")
         self._stop = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._running: asyncio.Future[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.ensure_future(self._run())
+        self._running = self._loop.start(self._run())
 
     async def _run(self) -> None:
         store = JobStore(self._settings.home.cron_file)
@@ -52,9 +55,12 @@ class JobTicker:
 
     async def stop(self) -> None:
         """Give running jobs a moment to finish, then stop them."""
-        self._stop.set()
-        if self._task is not None:
-            await self._task
+        if self._running is None:
+            return
+        self._loop.loop.call_soon_threadsafe(self._stop.set)
+        await self._running
+        self._running = None
+        await asyncio.to_thread(self._loop.close)
 
 
 class ConfigWatcher:

@@ -17,6 +17,7 @@ from toolcrib.config.edit import put_values, unset_value
 from toolcrib.config.effective import effective_settings
 from toolcrib.config.load import load_settings
 from toolcrib.config.schema import find_setting
+from toolcrib.core.cancel import finish_in_thread
 from toolcrib.core.context import ToolContext
 from toolcrib.core.types import JsonObject, ToolEntry
 from toolcrib.registry.availability import AVAILABLE, Availability, with_remedy
@@ -27,7 +28,7 @@ from toolcrib.serve.openai_api import while_connected
 from toolcrib.serve.questions import PendingQuestions
 from toolcrib.serve.run_store import DAY_SECONDS
 from toolcrib.serve.runs import RunManager, RunRefused
-from toolcrib.serve.tokens import ServerTokens, TokenIdentity, TokenScope
+from toolcrib.serve.tokens import ServerTokens, TokenIdentity, TokenScope, require_separate_owners
 from toolcrib.sessions.costs import read_costs
 from toolcrib.version import __version__
 
@@ -172,11 +173,11 @@ class HostApi:
         with self._runs.reserved(session_id), self._runs.room(identity):
             runtime.provenance(session_id).add_person(json.dumps(wanted.arguments, ensure_ascii=False))
             # Its questions are found in the list of approvals; nobody follows a run here.
-            self._questions.watch(session_id, lambda _: None)
+            await finish_in_thread(self._questions.watch, session_id, lambda _: None)
             try:
                 result = await runtime.call(ctx.tool_name, wanted.arguments, ctx=ctx)
             finally:
-                self._questions.unwatch(session_id)
+                await finish_in_thread(self._questions.unwatch, session_id)
         return JSONResponse(
             {
                 "session_id": session_id,
@@ -256,6 +257,9 @@ class HostApi:
         draft = await body_of(request, TokenDraft)
         if not draft.scopes:
             raise msgspec.ValidationError("a token needs at least one scope")
+        if draft.owner:
+            owners = await asyncio.to_thread(self._tokens.owners)
+            require_separate_owners(self._host.settings, {*owners, draft.owner})
         token = await asyncio.to_thread(self._tokens.create, draft.name, draft.scopes, draft.owner)
         return JSONResponse({"name": draft.name, "token": token}, status_code=201)
 

@@ -103,7 +103,7 @@ class PageLogins:
                 cookie=_digest(made.cookie),
                 key=_digest(made.key),
                 name=found.name,
-                token=known[1],
+                token=known.digest,
                 expires_at=self._clock() + BROWSER_SECONDS,
             )
             stored = StoredLogins(
@@ -124,9 +124,7 @@ class PageLogins:
         if browser is None or not secrets.compare_digest(browser.key, _digest(key)):
             return None
         known = self._tokens.named(browser.name)
-        if known is None or not secrets.compare_digest(known[1], browser.token):
-            return None
-        return known[0]
+        return known if known is not None and secrets.compare_digest(known.digest, browser.token) else None
 
     def log_out(self, cookie: str) -> None:
         with writing(self._file) as target:

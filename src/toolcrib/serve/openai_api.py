@@ -6,8 +6,8 @@ import asyncio
 import json
 import re
 import secrets
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from toolcrib.agent.events import CallFinished, CallStarted, RunEnded, RunResult, TextStreamed, TurnStarted
 from toolcrib.agent.host import AgentHost
+from toolcrib.core.cancel import finish_in_thread
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.models import ModelError, ModelResponse, StopReason, Usage
 from toolcrib.serve.guard import identity_of
@@ -216,7 +217,7 @@ def session_of_history(store: SessionStore, runs: RunManager, asked: AgentQuesti
 
 def remember(runs: RunManager, run: Run, asked: AgentQuestion, answer: str, token_key: str) -> None:
     """Recognise a conversation by what its client saw of it. Before the answer is complete for the client, who may go
-    on at once."""
+    on at once. In a thread."""
     # A client that does not read its stream holds it until after the server has closed its database.
     with suppress(RunStoreError):
         runs.store.remember_transcript(digest_of(token_key, asked.after(answer)), run.session_id, run.id)
@@ -320,7 +321,7 @@ class ChatAnswer:
 
     async def stream(self, after: int, *, include_usage: bool) -> AsyncIterator[str]:
         completion = self._completion
-        with self._run.client(), self._remembered():
+        async with self._remembered():
             yield completion.chunk({"role": "assistant", "content": ""})
             async for one in with_pings(self._run, after):
                 if one is None:
@@ -344,7 +345,7 @@ class ChatAnswer:
     async def whole(self, after: int, headers: dict[str, str]) -> Response:
         """The whole answer; if the run has a question, the answer so far with the question, and the run goes on
         waiting."""
-        with self._run.client(), self._remembered():
+        async with self._remembered():
             async for one in self._run.follow(after):
                 self._shown(one)
                 if self._run.waits_for(one):
@@ -360,13 +361,15 @@ class ChatAnswer:
     def _json(self, finish: str, usage: Usage, headers: dict[str, str]) -> Response:
         return JSONResponse(self._completion.whole("".join(self._said), finish, usage), headers=headers)
 
-    @contextmanager
-    def _remembered(self) -> Iterator[None]:
-        """Afterwards, the conversation is recognised by what the client saw of it."""
+    @asynccontextmanager
+    async def _remembered(self) -> AsyncIterator[None]:
+        """While a client waits. Afterwards, the conversation is recognised by what the client saw of it."""
         try:
-            yield
+            with self._run.client():
+                yield
         finally:
-            remember(self._runs, self._run, self._asked, "".join(self._said), self._token_key)
+            seen = "".join(self._said)
+            await finish_in_thread(remember, self._runs, self._run, self._asked, seen, self._token_key)
 
     def _shown(self, one: LoggedRunEvent) -> tuple[str, dict[str, Any] | None]:
         """The text that an event adds to the answer, and what it means for clients that know us."""

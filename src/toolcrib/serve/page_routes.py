@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import hashlib
 from importlib.resources import files
@@ -17,7 +18,9 @@ from toolcrib.http_server import error_response, host_name
 from toolcrib.serve.guard import LOGIN_PATH, SlidingWindow
 from toolcrib.serve.login import BROWSER_SECONDS, PageLogins, cookie_name, cookie_of
 
-SCREENS = frozenset({"", "login", "sessions", "approvals", "jobs", "processes", "tools", "memory", "costs", "settings"})
+SCREENS = frozenset(
+    {"", "login", "sessions", "approvals", "board", "jobs", "processes", "tools", "memory", "costs", "settings"}
+)
 """The first part of the addresses that the page shows; it decides itself what to show there."""
 SCREENS_OF_ONE = frozenset({"chat", "files", "runs"})
 """Those that are followed by the id of what they show."""
@@ -110,7 +113,7 @@ class PageRoutes:
             body += piece
             if len(body) > MAX_LOGIN_BYTES:
                 return error_response(413, "the request is too large")
-        made = self._logins.redeem(msgspec.json.decode(body, type=LoginRequest).code)
+        made = await asyncio.to_thread(self._logins.redeem, msgspec.json.decode(body, type=LoginRequest).code)
         if made is None:
             # A right code always works: otherwise anybody could keep the owner from logging in.
             if self._wrong_codes.is_full(WRONG_CODES_PER_MINUTE):
@@ -123,7 +126,7 @@ class PageRoutes:
         return response
 
     async def log_out(self, request: Request) -> Response:
-        self._logins.log_out(cookie_of(request.headers))
+        await asyncio.to_thread(self._logins.log_out, cookie_of(request.headers))
         response = JSONResponse({"logged_out": True})
         self._set_cookie(request, response, "", 0)
         return response

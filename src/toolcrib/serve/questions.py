@@ -100,10 +100,11 @@ class PendingQuestions(GatewayApprover):
         granted = self._late_grants and self._late_grants.pop((request.session_key, digest_of_call(request)), "")
         if granted:
             return ApprovalAnswer(choice="once", reason=f"approved as request {granted}", decided_by="user")
-        watcher = self._watcher_of(request.session_key)
         self._asking += 1
+        watcher: OnQuestion | None = None
         answer: ApprovalAnswer | None = None
         try:
+            watcher = await asyncio.to_thread(self._watcher_of, request.session_key)
             answer = await super().ask(request)
             return answer
         finally:
@@ -118,7 +119,7 @@ class PendingQuestions(GatewayApprover):
         return QuestionAsker(self)
 
     async def ask_text(self, session_id: str, question: str, choices: tuple[str, ...]) -> str:
-        watcher = self._watcher_of(session_id)
+        watcher = await asyncio.to_thread(self._watcher_of, session_id)
         if watcher is None:
             return NO_ANSWER
         self._counter += 1
@@ -155,7 +156,7 @@ class PendingQuestions(GatewayApprover):
         self._timeout_seconds = seconds
 
     def watch(self, session_id: str, watcher: OnQuestion) -> None:
-        """Report the questions of a session; without a watcher, nobody could answer."""
+        """Report the questions of a session; without a watcher, nobody could answer. In a thread."""
         self._watchers[session_id] = watcher
         self._report(session_id, watcher)
 
@@ -174,14 +175,14 @@ class PendingQuestions(GatewayApprover):
 
     def _report(self, session_id: str, watcher: OnQuestion) -> None:
         async def notify(payload: Payload) -> None:
-            found = [one for one in self.open(session_id) if one.asked.id == payload["request_id"]]
-            for one in found:
-                watcher(one.asked)
+            for one in await asyncio.to_thread(self.open, session_id):
+                if one.asked.id == payload["request_id"]:
+                    watcher(one.asked)
 
         self.register_notify(session_id, notify)
 
     def unwatch(self, session_id: str) -> None:
-        """Stop reporting; what still waits is cancelled."""
+        """Stop reporting; what still waits is cancelled. In a thread."""
         self._watchers.pop(session_id, None)
         self._late_grants = {key: id for key, id in self._late_grants.items() if key[0] != session_id}
         self.unregister_notify(session_id)

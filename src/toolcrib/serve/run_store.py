@@ -15,6 +15,8 @@ from toolcrib.sessions.database import Database, Migration
 
 RunState = Literal["working", "answered", "failed", "budget", "denied", "interrupted"]
 DAY_SECONDS = 86_400.0
+LASTING = "lasting:"
+"""How an idempotency key begins that is kept when its run is deleted."""
 
 STEPS = (
     Migration(
@@ -61,6 +63,12 @@ STEPS = (
         (
             "ALTER TABLE runs ADD COLUMN owner TEXT NOT NULL DEFAULT ''",
             "ALTER TABLE responses ADD COLUMN owner TEXT NOT NULL DEFAULT ''",
+        )
+    ),
+    Migration(
+        (
+            # What remains of a run that somebody could ask for again at any time: its key, its id, its request.
+            "CREATE TABLE lasting_keys (key TEXT PRIMARY KEY, run TEXT NOT NULL, digest TEXT NOT NULL) WITHOUT ROWID",
         )
     ),
 )
@@ -123,6 +131,11 @@ class RunStore:
     def delete_before(self, moment: float) -> int:
         """Delete runs that ended before this moment, with their events, and as old answers; returns how many runs."""
         with self._database.write() as connection:
+            connection.execute(
+                "INSERT OR IGNORE INTO lasting_keys SELECT idempotency_key, id, digest FROM runs "
+                "WHERE ended_at < ? AND idempotency_key GLOB ?",
+                (moment, f"{LASTING}*"),
+            )
             connection.execute("DELETE FROM events WHERE run IN (SELECT id FROM runs WHERE ended_at < ?)", (moment,))
             deleted = connection.execute("DELETE FROM runs WHERE ended_at < ?", (moment,)).rowcount
             connection.execute("DELETE FROM transcripts WHERE created_at < ?", (moment,))
@@ -145,11 +158,14 @@ class RunStore:
         return {row[0] for row in rows}
 
     def by_key(self, idempotency_key: str) -> RunRecord | None:
-        """The run that was started with this key."""
+        """The run that was started with this key, also if only a lasting key is left of it."""
         with self._database.read() as connection:
             row = connection.execute(
                 f"SELECT {_RUN_COLUMNS} FROM runs WHERE idempotency_key = ?", (idempotency_key,)
             ).fetchone()
+            if row is None:
+                kept = "SELECT run, '', 'answered', 0.0, NULL, '', 0.0, digest, '' FROM lasting_keys WHERE key = ?"
+                row = connection.execute(kept, (idempotency_key,)).fetchone()
         return None if row is None else _run(row)
 
     def add(self, run: RunRecord, idempotency_key: str | None = None) -> None:

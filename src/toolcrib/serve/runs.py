@@ -20,12 +20,13 @@ from toolcrib.agent.agent import Agent
 from toolcrib.agent.events import AnyEvent, RunEnded, RunResult, TextStreamed
 from toolcrib.agent.host import AgentHost
 from toolcrib.config.serve_settings import ServeLimits
+from toolcrib.core.cancel import finish_in_thread
 from toolcrib.core.errors import SessionError, ToolcribError, UnknownSession
 from toolcrib.core.messages import Message
 from toolcrib.serve.metrics import ServerMetrics
 from toolcrib.serve.questions import PendingQuestions, QuestionAnswered, QuestionAsked, QuestionEvent
 from toolcrib.serve.run_store import DAY_SECONDS, RunRecord, RunStore, StoredEvent
-from toolcrib.serve.tokens import TokenIdentity
+from toolcrib.serve.tokens import ServerTokens, TokenIdentity
 from toolcrib.sessions.records import Session
 
 logger = logging.getLogger(__name__)
@@ -67,11 +68,11 @@ class LoggedRunEvent(msgspec.Struct, frozen=True):
 class Run:
     """One run in progress. `follow` gives its events, from the first or from any later one on."""
 
-    def __init__(self, record: RunRecord, agent: Agent, account: str = "") -> None:
+    def __init__(self, record: RunRecord, agent: Agent, identity: TokenIdentity) -> None:
         self.record = record
         self.agent = agent
-        self.account = account
-        """Whose share of the limits it uses."""
+        self.identity = identity
+        """Who started it."""
         self.result: RunResult | None = None
         self.events: list[LoggedRunEvent] = []
         self.unwritten: deque[StoredEvent] = deque()
@@ -277,12 +278,20 @@ class RunManager:
         named = self._store.sessions()
         self._store.delete_sessions(named - self._host.store.existing(named))
 
-    async def delete_session(self, session_id: str) -> None:
-        """Delete a session, and what runs did in it."""
+    async def delete_session(self, session_id: str) -> int:
+        """Delete a session and those of its subagents, and what runs did in them; returns how many sessions."""
         for id in [id for id, run in self._runs.items() if run.session_id == session_id and id not in self._tasks]:
             del self._runs[id]
-        await asyncio.to_thread(self._host.store.delete, session_id)
-        await asyncio.to_thread(self._store.delete_sessions, [session_id])
+
+        def delete() -> int:
+            sessions = self._host.store.with_subagents(session_id)
+            # The deepest first: what is left after a failure still belongs to its parent.
+            for one in reversed(sessions):
+                self._host.store.delete(one)
+            self._store.delete_sessions(sessions)
+            return len(sessions)
+
+        return await finish_in_thread(delete)
 
     def find(self, run_id: str, owner: str) -> Run | None:
         """A run of this owner that works, or ended recently."""
@@ -384,7 +393,7 @@ class RunManager:
         """Raises RunRefused if no further run may start now."""
         if self._is_closing:
             raise RunRefused("the server is stopping; try again when it is back", 503)
-        working = Counter(self._runs[id].account for id in self._tasks) + self._others
+        working = Counter(self._runs[id].identity.account for id in self._tasks) + self._others
         _require_share("runs are working", working, identity, self._limits.max_runs)
 
     @contextmanager
@@ -453,7 +462,7 @@ class RunManager:
             with self.room(identity):
                 # Opening a session reads files and databases, which other processes may have locked.
                 agent, record = await asyncio.to_thread(prepare)
-            return self._work_on(Run(record, agent, identity.account), question)
+            return self._work_on(Run(record, agent, identity), question)
 
     async def _settled(self, session_id: str | None) -> None:
         """Wait until the end of the session's last run is recorded; its client may ask on at once."""
@@ -463,17 +472,16 @@ class RunManager:
 
     def _work_on(self, run: Run, question: Message) -> Run:
         self._runs[run.id] = run
-        self._questions.watch(run.session_id, run.add)
         self._tasks[run.id] = asyncio.ensure_future(self._work(run, question))
         return run
 
     async def _work(self, run: Run, question: Message) -> None:
         try:
+            await finish_in_thread(self._questions.watch, run.session_id, run.add)
             await run.agent.run(question, on_event=run.add)
         except ToolcribError as error:
             run.add(RunEnded(result=RunResult(outcome="failed", problem=str(error), session_id=run.session_id)))
         finally:
-            self._questions.unwatch(run.session_id)
             if run.result is None:
                 # The task was cancelled: the server is closing.
                 run.add(RunEnded(result=RunResult(outcome="interrupted", problem=LOST, session_id=run.session_id)))
@@ -488,6 +496,7 @@ class RunManager:
         assert result is not None
         cost = result.usage.cost_usd or 0.0
         try:
+            self._questions.unwatch(run.session_id)
             self._write([run])
             newest = self._host.store.newest_message(run.session_id)
             self._store.end(run.id, result.outcome, result.problem, cost, newest)
@@ -526,6 +535,16 @@ class RunManager:
             except ToolcribError:
                 logger.exception("cannot write the events of runs")
 
+    async def stop_revoked(self, tokens: ServerTokens) -> None:
+        """Interrupt the runs whose token is gone; what they ask for is denied."""
+        started = {run.identity for run in self.working if run.identity.digest}
+        if not started:
+            return
+        gone = await asyncio.to_thread(lambda: {one for one in started if not tokens.is_current(one)})
+        for run in self.working:
+            if run.identity in gone:
+                run.agent.interrupt("its token was revoked")
+
     async def stop(self) -> None:
         """Interrupt all runs and wait for their cleanup. Their streams end, and open approvals stay on record."""
         self._is_closing = True
@@ -548,7 +567,7 @@ class RunManager:
             self._writer.cancel()
             with suppress(asyncio.CancelledError):
                 await self._writer
-        self._write(list(self._runs.values()))
+        await asyncio.to_thread(self._write, list(self._runs.values()))
         self._store.close()
 
 

@@ -135,8 +135,8 @@ class SessionsApi:
 
     async def delete(self, request: Request) -> Response:
         async with self._idle_session(request) as session:
-            await self._runs.delete_session(session.id)
-        return JSONResponse({"deleted": session.id})
+            count = await self._runs.delete_session(session.id)
+        return JSONResponse({"deleted": session.id, "subagents": count - 1})
 
     async def messages(self, request: Request) -> Response:
         session = await self._session(request)

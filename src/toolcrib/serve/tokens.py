@@ -13,7 +13,9 @@ import msgspec
 
 from toolcrib.config.files import OWNER_FILE, replace_file, writing
 from toolcrib.config.paths import Home
+from toolcrib.config.settings import Settings
 from toolcrib.core.errors import UsageError
+from toolcrib.environments.specs import is_self_contained, resolve
 from toolcrib.http_server import is_equal_secret
 
 TokenScope = Literal["chat", "approve", "admin", "metrics"]
@@ -30,6 +32,12 @@ class TokenError(UsageError):
     """A token that is missing, too weak, or already there."""
 
 
+class UnsafeStart(UsageError):
+    """The server would be open to others; it does not start."""
+
+    exit_code = 2
+
+
 class TokenIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Whose token it is, and what it may do."""
 
@@ -37,6 +45,8 @@ class TokenIdentity(msgspec.Struct, frozen=True, kw_only=True):
     scopes: frozenset[TokenScope]
     owner: str = ""
     """Whose sessions it reaches; empty for the owner of the home."""
+    digest: str = ""
+    """The hash of the token: another one may get the same name."""
 
     def may(self, scope: TokenScope) -> bool:
         return scope in self.scopes
@@ -102,7 +112,7 @@ class ServerTokens:
         if not token:
             return None
         if is_equal_secret(token, self.owner_token()):
-            return TokenIdentity(name=OWNER, scopes=frozenset(SCOPES))
+            return self._owner_identity()
         digest = _digest(token)
         found = [(name, one) for name, one in self.others().items() if is_equal_secret(digest, one.sha256)]
         return next((_identity(name, one) for name, one in found), None)
@@ -111,12 +121,19 @@ class ServerTokens:
         """Everybody who has a token; the owner of the home has an empty name."""
         return {"", *(one.owner for one in self.others().values())}
 
-    def named(self, name: str) -> tuple[TokenIdentity, str] | None:
-        """The identity of the token with this name, and the hash of the token; None if there is none."""
+    def named(self, name: str) -> TokenIdentity | None:
+        """The identity of the token with this name; None if there is none."""
         if name == OWNER:
-            return TokenIdentity(name=OWNER, scopes=frozenset(SCOPES)), _digest(self.owner_token())
+            return self._owner_identity()
         found = self.others().get(name)
-        return None if found is None else (_identity(name, found), found.sha256)
+        return None if found is None else _identity(name, found)
+
+    def is_current(self, identity: TokenIdentity) -> bool:
+        """Whether the token still exists, with the same rights."""
+        return self.named(identity.name) == identity
+
+    def _owner_identity(self) -> TokenIdentity:
+        return TokenIdentity(name=OWNER, scopes=frozenset(SCOPES), digest=_digest(self.owner_token()))
 
     def others(self) -> dict[str, StoredToken]:
         """The additional tokens, by name."""
@@ -159,7 +176,7 @@ class ServerTokens:
 
 
 def _identity(name: str, stored: StoredToken) -> TokenIdentity:
-    return TokenIdentity(name=name, scopes=frozenset(stored.scopes), owner=stored.owner)
+    return TokenIdentity(name=name, scopes=frozenset(stored.scopes), owner=stored.owner, digest=stored.sha256)
 
 
 def _write(target: Path, others: dict[str, StoredToken]) -> None:
@@ -179,3 +196,23 @@ def require_strong(token: str, source: str) -> str:
 
 def _digest(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def why_owners_would_meet(settings: Settings) -> str:
+    """Why several owners would reach each other's things; empty if each session works in an environment of its own."""
+    if settings.memory.provider:
+        return f"would share the memories of {settings.memory.provider!r}; remove `memory.provider`"
+    spec = resolve(settings, {}, session="owner", workspace=settings.home.root, environ={})
+    if is_self_contained(spec, settings.terminal):
+        return ""
+    return (
+        f"could read each other's files on the backend {settings.terminal.backend!r}; set `terminal.backend` to one "
+        "with a container for each session, such as docker"
+    )
+
+
+def require_separate_owners(settings: Settings, owners: Iterable[str]) -> None:
+    """Raises UnsafeStart if several owners would share one machine: a `cat` would cross from one to the other."""
+    others, why = sorted({*owners} - {""}), why_owners_would_meet(settings)
+    if others and why:
+        raise UnsafeStart(f"tokens belong to several owners ({', '.join(others)}), who {why}, or revoke these tokens")

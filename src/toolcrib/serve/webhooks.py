@@ -26,6 +26,7 @@ from toolcrib.core.errors import UsageError
 from toolcrib.core.messages import user_message
 from toolcrib.http_server import error_response
 from toolcrib.registry.results import untrusted
+from toolcrib.serve.run_store import LASTING
 from toolcrib.serve.runs import RunManager, digest_of
 from toolcrib.serve.tokens import ServerTokens, TokenError, TokenIdentity, require_strong
 
@@ -93,6 +94,9 @@ class Webhooks:
         if hook is None or id is None:
             return error_response(401, UNSIGNED)
         key, digest = digest_of("webhook", hook.name, id), digest_of(body.hex())
+        if hook.settings.scheme == "github":
+            # Its signature holds no moment, so a delivery could be replayed as long as the secret is in use.
+            key = f"{LASTING}{key}"
         known = await asyncio.to_thread(self._runs.repeated, key, digest)
         if known is not None:
             return JSONResponse({"run_id": known.id}, status_code=200)

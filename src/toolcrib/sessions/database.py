@@ -262,8 +262,10 @@ class Database:
         self._error = error
         self._lock = threading.RLock()
         self._search_lock = threading.RLock()
+        self._reader_lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._search_connection: sqlite3.Connection | None = None
+        self._reader: sqlite3.Connection | None = None
         self._read_only_connection: sqlite3.Connection | None = None
         self._abandoned: list[sqlite3.Connection] = []
         self._pid = os.getpid()
@@ -291,9 +293,26 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
-        """The connection, for single statements that change nothing. Works on a full or read-only disk, too."""
-        with self._lock, self._translate_errors():
-            yield self._open_to_read()
+        """A connection for single statements that change nothing. Works on a full or read-only disk, too."""
+        is_open = self.path is not None and self._connection is not None and self._pid == os.getpid()
+        if not self._lock.acquire(blocking=not is_open):
+            # Another thread writes, or waits for a process that does; who reads need not wait for it.
+            with self._reader_lock, self._translate_errors():
+                yield self._open_reader()
+            return
+        try:
+            with self._translate_errors():
+                yield self._open_to_read()
+        finally:
+            self._lock.release()
+
+    def _open_reader(self) -> sqlite3.Connection:
+        if self._reader is None:
+            if self._closed or self.path is None:
+                raise self._error(f"the {self._what} {self.name!r} is closed; open it again")
+            self._reader = self._connect(self.path)
+            self._reader.execute("PRAGMA query_only = ON")
+        return self._reader
 
     @contextmanager
     def search(self) -> Iterator[sqlite3.Connection]:
@@ -316,15 +335,15 @@ class Database:
 
     def close(self) -> None:
         """Close the connections. Any later use raises SessionError."""
-        with self._search_lock, self._lock:
+        with self._search_lock, self._reader_lock, self._lock:
             self._closed = True
             if self._pid == os.getpid():
                 for connection in self._connections():
                     connection.close()
-            self._connection = self._search_connection = self._read_only_connection = None
+            self._connection = self._search_connection = self._reader = self._read_only_connection = None
 
     def _connections(self) -> list[sqlite3.Connection]:
-        opened = (self._search_connection, self._read_only_connection, self._connection)
+        opened = (self._search_connection, self._reader, self._read_only_connection, self._connection)
         return [connection for connection in opened if connection is not None]
 
     def _open(self) -> sqlite3.Connection:
@@ -335,7 +354,7 @@ class Database:
         if self._pid != os.getpid():
             # A forked child must neither use nor close its parent's connections.
             self._abandoned += self._connections()
-            self._connection = self._search_connection = self._read_only_connection = None
+            self._connection = self._search_connection = self._reader = self._read_only_connection = None
             self._pid = os.getpid()
         connection = self._open_memory() if self.path is None else self._open_file(self.path)
         self._connection = connection

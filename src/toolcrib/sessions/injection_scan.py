@@ -13,10 +13,15 @@ import re
 import unicodedata
 from functools import cache
 
+from msgspec import Struct
+
 from toolcrib.config.redact import mask_shapes
+from toolcrib.core.context import ToolContext
+from toolcrib.core.errors import UsageError
 from toolcrib.core.lazy import lazy_pattern
 
 MAX_SCANNED_CHARS = 20_000
+DO_NOT = "Do not"
 
 # Letters of other scripts that look like Latin ones and would hide a phrase from a comparison.
 _LOOKALIKES = str.maketrans("аеорсхуіјѕԁһӏոαονικρυ", "aeopcxyijsdhlnaovikpu")
@@ -353,3 +358,34 @@ def _is_hidden(char: str, before: str, after: str) -> bool:
 
 def _is_selector(char: str) -> bool:
     return 0xFE00 <= ord(char) <= 0xFE0F or 0xE0100 <= ord(char) <= 0xE01EF
+
+
+class OrderWording(Struct, frozen=True, kw_only=True):
+    """How a person is asked about a text with a standing order."""
+
+    question: str
+    """For example "Schedule this prompt?"."""
+    because: str
+    """Why it matters, after "and"."""
+    agree: str
+    """What the person chooses to agree."""
+    undone: str
+    """What did not happen without them, for example "nothing was scheduled"."""
+    unwanted: str
+    """What they do not want, after "this"."""
+
+
+async def ask_about_order(text: str, wording: OrderWording, ctx: ToolContext) -> str:
+    """Why a text may not be stored: it gives standing orders, and nobody agreed; empty if it may."""
+    order = standing_order_in(text, may_name_tools=True)
+    if not order:
+        return ""
+    try:
+        answer = await ctx.ask(
+            f"{wording.question} Note that {order}, and {wording.because}.\n{text}", (wording.agree, DO_NOT)
+        )
+    except UsageError:
+        return f"{wording.undone}: {order}, so the person must approve it, and nobody is available"
+    if answer.strip().lower() in (wording.agree.lower(), "yes", "y"):
+        return ""
+    return f"the person does not want this {wording.unwanted}; nothing was changed"

@@ -10,7 +10,7 @@ from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import UsageError
 from toolcrib.core.types import JsonObject
 from toolcrib.registry.results import tool_error, tool_result
-from toolcrib.sessions.injection_scan import standing_order_in
+from toolcrib.sessions.injection_scan import DO_NOT, standing_order_in
 from toolcrib.sessions.memory import (
     TARGETS,
     Author,
@@ -26,7 +26,7 @@ from toolcrib.sessions.memory import (
 )
 
 MAX_FAILED_CONSOLIDATIONS = 3
-REMEMBER, DO_NOT = "Remember it", "Do not"
+REMEMBER = "Remember it"
 AGREED = (REMEMBER.lower(), "yes", "y")
 FILLED_BY = {"add": ("content",), "replace": ("old_text", "content"), "remove": ("old_text",)}
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from toolcrib.config.paths import Home
 from toolcrib.core.errors import SessionError, UnknownSession, nearest_names
 from toolcrib.core.messages import Message
 from toolcrib.core.models import Usage
@@ -556,8 +555,19 @@ class SessionStore:
                 (*values, limit, offset),
             )
 
+    def with_subagents(self, session_id: str) -> builtins.list[str]:
+        """The ids of a session, of its subagents' sessions, and of theirs."""
+        with self.database.read() as connection:
+            rows = connection.execute(
+                "WITH RECURSIVE found (id) AS (SELECT id FROM sessions WHERE id = ? UNION "
+                "SELECT sessions.id FROM sessions JOIN found ON parent_id = found.id WHERE parent_kind = 'delegate') "
+                "SELECT id FROM found",
+                (session_id,),
+            ).fetchall()
+        return [row[0] for row in rows]
+
     def delete(self, session_id: str) -> None:
-        """Delete a session and everything that belongs to it."""
+        """Delete a session and everything that belongs to it, except the sessions of its subagents."""
         with self.database.write() as connection:
             number = number_of(connection, session_id)
             for table in ("messages", "calls", "prompts", "side_usage"):
@@ -585,14 +595,3 @@ class SessionStore:
     def close(self) -> None:
         """Close this process's connections. Appended messages are safe without it."""
         self.database.close()
-
-
-def session_owner(home: Home, session_id: str) -> str:
-    """Whose session it is; empty for the owner of the home, and for a call without a session."""
-    if not session_id or not home.sessions_file.exists():
-        return ""
-    store = SessionStore(home.sessions_file)
-    try:
-        return store.owners([session_id]).get(session_id, "")
-    finally:
-        store.close()

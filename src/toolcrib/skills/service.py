@@ -23,7 +23,7 @@ from toolcrib.core.errors import ConfigError, UsageError
 from toolcrib.core.types import Effect, JsonObject
 from toolcrib.registry.results import sendable, tool_error, tool_result, untrusted
 from toolcrib.sessions.injection_scan import MAX_SCANNED_CHARS, threat_in
-from toolcrib.sessions.store import session_owner
+from toolcrib.sessions.owners import session_owner
 from toolcrib.skills.authorship import SkillAuthorship
 from toolcrib.skills.catalog import SkillCatalog, SkillPlugin, find_in, find_skills, short_description
 from toolcrib.skills.check import MAX_TEXT_CHARS, SafetyConcern, find_concerns, format_problems, text_kind

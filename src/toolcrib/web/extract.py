@@ -15,6 +15,7 @@ from toolcrib.config.settings import Settings
 from toolcrib.core.context import Services
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.types import JsonObject
+from toolcrib.sessions.owners import calling_owner
 from toolcrib.web.addresses import AddressRefused, WebAddress
 from toolcrib.web.cache import RecentAnswers
 from toolcrib.web.guard import HostNotFound
@@ -100,7 +101,11 @@ class WebExtract:
         self._reader = reader
         self._render = render
         self._recent: RecentAnswers[Page] = RecentAnswers(settings.web.cache_minutes * 60, max_count=50)
-        self._files = PageFiles(settings.home.web_dir, int(settings.web.max_cache_mb * 1_000_000))
+        self._files = PageFiles(
+            settings.home.web_dir,
+            int(settings.web.max_cache_mb * 1_000_000),
+            lambda: calling_owner(settings.home),
+        )
 
     async def run(self, urls: Sequence[str], char_limit: int, seconds: float = ALL_SECONDS) -> JsonObject:
         """One outcome for each address, in the same order."""
@@ -119,12 +124,14 @@ class WebExtract:
         try:
             async with asyncio.timeout_at(deadline):
                 address = self._client.guard.check(url)
-                page = self._recent.get(str(address))
+                # An image is a file of its owner.
+                known_as = f"{calling_owner(self._settings.home)} {address}"
+                page = self._recent.get(known_as)
                 is_cached = page is not None
                 if page is None:
                     page = await self._read(address)
                     if page.may_be_reused:
-                        self._recent.put(str(address), page)
+                        self._recent.put(known_as, page)
         except TimeoutError:
             return _failure(url, f"it was not read within {seconds:g} seconds")
         except AddressRefused as error:

@@ -24,12 +24,12 @@ from pathlib import Path
 
 import msgspec
 
-from toolcrib.config.files import OWNER_FILE, OWNER_FOLDER, make_folder, replace_file, writing
+from toolcrib.config.files import OWNER_FILE, OWNER_FOLDER, lock_attempts, make_folder, replace_file, writing
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.types import JsonObject
 
 if sys.platform != "win32":
-    import fcntl
+    pass
 
 logger = logging.getLogger(__name__)
 
@@ -156,14 +156,8 @@ def file_stem(server: str) -> str:
 
 
 async def _acquire(lock: int) -> None:
-    if sys.platform == "win32":
-        return
-    deadline = time.monotonic() + REFRESH_WAIT_SECONDS
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise LoginFailed("another process has been refreshing its login for a minute") from None
+    try:
+        for _ in lock_attempts(lock, REFRESH_WAIT_SECONDS):
             await asyncio.sleep(POLL_SECONDS)
+    except TimeoutError:
+        raise LoginFailed("another process has been refreshing its login for a minute") from None

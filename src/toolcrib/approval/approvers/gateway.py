@@ -15,6 +15,7 @@ import msgspec
 from toolcrib.approval.approvers.smart import is_advised_against
 from toolcrib.config.redact import redact
 from toolcrib.core.approvals import PENDING, ApprovalAnswer, ApprovalRequest, Choice
+from toolcrib.core.cancel import finish_in_thread
 from toolcrib.core.errors import UnknownName
 
 Payload = dict[str, Any]
@@ -149,22 +150,25 @@ class GatewayApprover:
     async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
         loop = asyncio.get_running_loop()
         waiter = _Waiter(request=request, loop=loop, answer=loop.create_future())
-        with self._lock:
-            try:
-                self._store.requested(request)
-            except OSError as error:
-                return _denied(f"the request for approval could not be recorded: {error}")
-            notify = self._notify.get(request.session_key)
-            if notify is None:
-                return _still_pending(request)
-            self._waiters[request.id] = waiter
         try:
-            return await self._wait_for_answer(waiter, notify)
+            notify = await finish_in_thread(self._enqueue, waiter)
+            return _still_pending(request) if notify is None else await self._wait_for_answer(waiter, notify)
+        except OSError as error:
+            return _denied(f"the request for approval could not be recorded: {error}")
         except asyncio.CancelledError:
-            self._give_up(
-                waiter, ApprovalAnswer(choice="cancelled", reason="the call was cancelled", decided_by="policy")
-            )
+            cancelled = ApprovalAnswer(choice="cancelled", reason="the call was cancelled", decided_by="policy")
+            await finish_in_thread(self._give_up, waiter, cancelled)
             raise
+
+    def _enqueue(self, waiter: _Waiter) -> Notify | None:
+        """Record a request, and who is told about it; None if nobody is there."""
+        request = waiter.request
+        with self._lock:
+            self._store.requested(request)
+            notify = self._notify.get(request.session_key)
+            if notify is not None:
+                self._waiters[request.id] = waiter
+            return notify
 
     async def _wait_for_answer(self, waiter: _Waiter, notify: Notify) -> ApprovalAnswer:
         deadline = self._clock() + self._timeout_seconds
@@ -174,12 +178,12 @@ class GatewayApprover:
             # A callback may be slow, or return only after the person has answered; don't wait for it.
             await asyncio.wait(both, timeout=self._timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
             if failure := _failure_reason(notified):
-                self._give_up(waiter, _denied(f"the request for approval could not be delivered: {failure}"))
+                undelivered = _denied(f"the request for approval could not be delivered: {failure}")
+                await finish_in_thread(self._give_up, waiter, undelivered)
             await asyncio.wait({waiter.answer}, timeout=max(0.0, deadline - self._clock()))
             if not waiter.answer.done():
-                self._give_up(
-                    waiter, ApprovalAnswer(choice="timeout", reason="no one answered in time", decided_by="timeout")
-                )
+                late = ApprovalAnswer(choice="timeout", reason="no one answered in time", decided_by="timeout")
+                await finish_in_thread(self._give_up, waiter, late)
             # Whoever settled the request has delivered the answer, or is about to.
             return await waiter.answer
         finally:

@@ -27,12 +27,11 @@ from toolcrib.serve.app import (
     AgentServer,
     only_server,
     require_safe_start,
-    require_separate_owners,
     require_usable_tls,
     serve_agents,
 )
 from toolcrib.serve.login import PageLogins
-from toolcrib.serve.tokens import ServerTokens, TokenScope, require_strong
+from toolcrib.serve.tokens import ServerTokens, TokenScope, require_separate_owners, require_strong
 
 TOKEN_VARIABLE = "TOOLCRIB_SERVE_TOKEN"
 INTERRUPTED = 130
@@ -78,7 +77,7 @@ async def _serve(settings: Settings, tokens: ServerTokens, is_opening: bool) -> 
     chosen = settings.serve
     require_safe_start(chosen, chosen.host)
     require_usable_tls(chosen)
-    require_separate_owners(settings, tokens)
+    require_separate_owners(settings, tokens.owners())
     tokens.owner_token()
     listening = open_socket(chosen.host, chosen.port, "`--port 0`")
     server = AgentServer(settings, tokens, registry=registry)

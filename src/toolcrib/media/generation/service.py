@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from toolcrib.config.files import make_folder
+from toolcrib.config.page_files import owner_folder
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import Services, ToolContext
 from toolcrib.core.errors import ToolcribError, UnknownName
@@ -41,6 +42,7 @@ from toolcrib.media.generation.provider import (
 )
 from toolcrib.media.images import MediaFailed, MediaSources
 from toolcrib.registry.registry import ToolRegistry
+from toolcrib.sessions.owners import calling_owner
 from toolcrib.web.hosted_service import ServiceSpec
 from toolcrib.web.http_client import GuardedClient
 from toolcrib.web.plugin_provider import PluginProvider, declared_objects
@@ -322,7 +324,9 @@ class GenerationService:
         suffix = extension(made.data)
         if not suffix:
             raise MediaFailed(f"{name} sent something that is none of the {folder} that are known here")
-        return str(await asyncio.to_thread(_write, self._settings.home.root / "cache" / folder, suffix, made.data))
+        home = self._settings.home
+        own = owner_folder(home.root / "cache" / folder, await asyncio.to_thread(calling_owner, home))
+        return str(await asyncio.to_thread(_write, own, suffix, made.data))
 
 
 def sources_of(args: JsonObject) -> list[str]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from toolcrib.config.files import make_folder
+from toolcrib.config.page_files import owner_folder
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import Services, ToolContext
 from toolcrib.core.errors import ConfigError, ToolcribError, UnknownName
@@ -31,6 +32,7 @@ from toolcrib.media.speech.local import (
 )
 from toolcrib.media.video import find_ffmpeg
 from toolcrib.registry.results import sendable, tool_error, tool_result
+from toolcrib.sessions.owners import calling_owner
 
 if TYPE_CHECKING:
     from toolcrib.web.http_client import GuardedClient
@@ -190,7 +192,8 @@ class SpeechService:
         if path:
             await self._services.files.write_bytes(path, speech.data, ctx)
         else:
-            folder = self._settings.home.root / "cache" / "audio"
+            home = self._settings.home
+            folder = owner_folder(home.root / "cache" / "audio", await asyncio.to_thread(calling_owner, home))
             path = str(await asyncio.to_thread(_write, folder, speech))
         is_voice = speech.format == "ogg"
         return {

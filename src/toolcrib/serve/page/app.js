@@ -2,6 +2,7 @@
 
 import { html, render, useEffect, useRef, useState } from "./vendor/preact-htm.js";
 import { contact, logIn, logOut, login } from "./api.js";
+import { BoardScreen } from "./board.js";
 import { ChatScreen } from "./chat.js";
 import { conversation, open, refresh, refreshWaiting, stop, waiting } from "./conversation.js";
 import { CostsScreen } from "./costs.js";
@@ -17,7 +18,7 @@ import { ToolsScreen } from "./tools.js";
 import { JobsScreen, ProcessesScreen } from "./work.js";
 
 const SCREENS = [
-  ["/sessions", "Sessions", SessionsScreen], ["/approvals", "Approvals", ApprovalsScreen], ["/jobs", "Jobs", JobsScreen], ["/processes", "Processes", ProcessesScreen],
+  ["/sessions", "Sessions", SessionsScreen], ["/approvals", "Approvals", ApprovalsScreen], ["/board", "Board", BoardScreen], ["/jobs", "Jobs", JobsScreen], ["/processes", "Processes", ProcessesScreen],
   ["/tools", "Tools", ToolsScreen], ["/memory", "Memory", MemoryScreen], ["/costs", "Costs", CostsScreen], ["/settings", "Settings", SettingsScreen],
 ];
 const OF_ONE = [["/files/", "Files", FilesScreen], ["/runs/", "Timeline", RunScreen]];

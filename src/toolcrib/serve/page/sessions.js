@@ -102,7 +102,7 @@ export function SessionsScreen() {
     ${search?.hits.length > 0 && html`<section><h2>Said in</h2><ul class="rows">${search.hits.map((one) => html`<li key=${one.message_id}><div>
       <a class="title" href=${`/chat/${one.session_id}`} onClick=${onLink}>${titleOf(one)}</a><p class="muted clip">${visible(one.text.slice(0, 300))}</p></div></li>`)}</ul></section>`}
     ${gone && html`<${Dialog} label="Delete a session" onClose=${() => setGone(null)}>
-      <h2>Delete this session?</h2><p>“${titleOf(gone)}” and its ${gone.message_count} messages will be gone. This cannot be undone.</p>
+      <h2>Delete this session?</h2><p>“${titleOf(gone)}” and its ${gone.message_count} messages will be gone, with the sessions of its subagents. This cannot be undone.</p>
       <div class="choices"><button type="button" onClick=${() => setGone(null)}>Keep it</button><button type="button" class="deny" onClick=${remove}>Delete it</button></div></${Dialog}>`}
   </div>`;
 }
