@@ -17,6 +17,7 @@ from toolcrib.browser.page_facts import (
     DRAW_MARKS,
     ELEMENT_FACTS,
     FOCUSED_ELEMENT,
+    FOCUSED_FACTS,
     IMAGES,
     REMOVE_MARKS,
     SCROLL,
@@ -306,8 +307,8 @@ class BrowserSession:
         tab = self._pages.ready()
         marks: list[SnapshotNode] = []
         if annotate:
-            tab, _, snapshot = await self._observer.settled(tab, 0)
-            marks = snapshot.marked()[:MAX_MARKS]
+            tab, state, _ = await self._observer.settled(tab, 0)
+            marks = (await self._observer.with_boxes(tab, state)).marked()[:MAX_MARKS]
             boxes = [[number, *(node.box or ())] for number, node in enumerate(marks, 1)]
             await self._pages.read(tab, tab.page.evaluate(DRAW_MARKS, boxes))
         try:
@@ -338,6 +339,8 @@ class BrowserSession:
 
     async def _focused_facts(self, tab: Tab) -> ElementFacts:
         frame = tab.page.main_frame
+        if (found := await self._pages.read(tab, frame.evaluate(FOCUSED_FACTS))) is not None:
+            return msgspec.convert(found, ElementFacts)
         while True:
             handle = await self._pages.read(tab, frame.evaluate_handle(FOCUSED_ELEMENT))
             try:
