@@ -155,9 +155,15 @@ ARGUMENTS = (
     "--no-first-run",
     "--disable-breakpad",
     "--disable-crash-reporter",
+    # Its updater and its sign-in ask their servers all the same. Chromium itself connects to nothing on this port.
+    "--component-updater=url-source=http://127.0.0.1:9/",
+    "--gaia-url=http://127.0.0.1:9/",
     # Everything that does not go through the proxy.
     "--disable-quic",
     "--dns-prefetch-disable",
+    # The proxy looks names up. WebRTC would ask the system's resolver for its servers, so that a page could tell them
+    # anything.
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
     # The second name is the one that newer versions know.
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--webrtc-ip-handling-policy=disable_non_proxied_udp",

@@ -164,7 +164,8 @@ class OpenPages:
         """Why an address could not be opened; raises BrowserLost."""
         if self.is_lost or "Connection closed" in str(error):
             raise BrowserLost("the browser died") from error
-        if self.proxy is not None and self.proxy.refusals:
+        # With an invalid certificate, a refused request was another one: Chromium looks for the issuer's.
+        if self.proxy is not None and self.proxy.refusals and "ERR_CERT" not in str(error):
             host, reason = next(
                 (one for one in reversed(self.proxy.refusals) if one[0] == host_of(url)), self.proxy.refusals[-1]
             )
