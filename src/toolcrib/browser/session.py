@@ -86,7 +86,7 @@ class BrowserSession:
     async def navigate(self, url: str, seconds: float) -> JsonObject:
         """Open an address in the current tab."""
         tab = self._pages.current() if self.tabs.tabs else await self._pages.new_tab()
-        if tab.has_crashed or self.tabs.dialogs:
+        if tab.has_crashed or tab.never_stops or self.tabs.dialogs:
             # A page may open the next dialog as soon as one is answered, without end; a new tab does not wait for it.
             tab = await self._pages.replace(tab)
         self._pages.begin(tab)
@@ -116,6 +116,7 @@ class BrowserSession:
             await self._pages.replace(tab)
             raise ActFailed(f"{site_of(url)!r} opens one dialog after the other, so its page was closed") from None
         except PlaywrightTimeout:
+            tab.timed_out()
             await self._pages.require_answer(tab)
             raise ActFailed(
                 f"{site_of(url)!r} did not answer within {seconds:g} seconds; try again, or another page"
