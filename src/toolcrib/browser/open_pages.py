@@ -112,7 +112,7 @@ class OpenPages:
     async def replace(self, tab: Tab) -> Tab:
         """A new tab in the place of one that cannot be used any more."""
         new = await self.new_tab()
-        await self.bounded(tab.page.close(), PROBE_SECONDS)
+        self.tabs.drop(tab)
         self.tabs.current = new
         self.tabs.take_notes()
         return new

@@ -331,6 +331,11 @@ class TabSet:
                     self._downloading.clear()
                     await self._downloading.wait()
 
+    def drop(self, tab: Tab) -> None:
+        """Close a tab without waiting for it: a page that is busy without end takes its time."""
+        self._remove(tab)
+        self.spawn(tab.page.close())
+
     def _remove(self, tab: Tab) -> None:
         if tab not in self.tabs:
             return
