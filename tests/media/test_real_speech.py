@@ -52,7 +52,7 @@ async def test_what_is_said_in_a_video_reaches_a_model_that_does_not_hear(
     open_vision: OpenVision, eyes: ScriptedModelServer, tmp_path: Path
 ) -> None:
     """Speech recognition on this machine listens in its place; the words are in the request and in the result."""
-    runtime = open_vision()
+    runtime = open_vision(stt={})
     voice = tmp_path / "voice.wav"
     subprocess.run(["espeak-ng", "-w", voice, "My telephone number is four five six."], check=True)
     picture = ["-f", "lavfi", "-i", "color=c=red:size=64x48:rate=5:duration=3"]

@@ -61,7 +61,7 @@ async def test_every_format_is_taken_apart(kind: str) -> None:
 
 async def test_the_frames_go_to_the_vision_model(open_vision: OpenVision, eyes: ScriptedModelServer) -> None:
     """The model gets the frames in order with their times; the result says that the sound was not heard."""
-    runtime = open_vision(stt={"provider": "openai"})
+    runtime = open_vision()
     video_in(runtime)
 
     found = await watch(runtime, "a.mp4")

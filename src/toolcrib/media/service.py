@@ -336,9 +336,13 @@ class VisionService:
             return video
         try:
             # Nobody was asked whether another machine may hear it.
-            speech, _ = await ctx.services.speech.transcribe(video.sound, may_send=False)
+            async with asyncio.timeout(self._settings.vision.timeout / 2):
+                speech, _ = await ctx.services.speech.transcribe(video.sound, may_send=False)
         except ToolcribError as error:
             return msgspec.structs.replace(video, sound=b"", unheard=str(error))
+        except TimeoutError:
+            # The first time, its weights are fetched. The frames are worth something without it.
+            return msgspec.structs.replace(video, sound=b"", unheard="speech recognition took too long")
         speech = speech.strip()[:MAX_SPEECH_CHARS] or "(no words)"
         return msgspec.structs.replace(video, sound=b"", speech=speech)
 
