@@ -1,7 +1,7 @@
 # Chromium for the browser tools, and the tasks of MiniWoB++ (only its pages; its own requirements are not needed).
 
 up() {
-    install_packages chromium -- chromium fonts-liberation
+    install_packages chromium -- chromium fonts-liberation strace
     make --silent .venv/.dev
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps 'miniwob==1.1.0'
     status

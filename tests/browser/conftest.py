@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.web.sites import Page, Site, serve
+from toolcrib.browser.service import BrowserService
 from toolcrib.config.browser_settings import find_chromium
 from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest
 from toolcrib.registry.default import registry as default_registry
@@ -58,6 +59,14 @@ class Browsing:
 
     async def evaluate(self, expression: str) -> Any:
         return (await self.call("console", expression=expression))["result"]
+
+
+def browser_of(browsing: Browsing) -> Any:
+    """The live browser of a session."""
+    service: BrowserService = browsing.runtime.services.browser
+    slot = service._slots[f"{browsing.session_id}/"]
+    assert slot.browser is not None
+    return slot.browser.browser
 
 
 def html(body: str, **headers: str) -> Page:
@@ -118,9 +127,10 @@ async def browsing(shared: tuple[Runtime, Approver], site: Site) -> Any:
 def open_browsing(make_runtime: Callable[..., Runtime], site: Site, tmp_path: Path) -> Callable[..., Browsing]:
     """Sessions in runtimes with settings of their own."""
 
-    def make(*, browser: dict[str, Any] | None = None, security: dict[str, Any] | None = None) -> Browsing:
+    def make(*, browser: dict[str, Any] | None = None, security: dict[str, Any] | None = None, **more: Any) -> Browsing:
         approver = Approver()
-        config = {"browser": browser or {}, "security": {"allow_private_urls": True} if security is None else security}
+        security = {"allow_private_urls": True} if security is None else security
+        config = {"browser": browser or {}, "security": security, **more}
         runtime = make_runtime(
             json.dumps(config),
             registry=ToolRegistry(parent=default_registry),

@@ -7,18 +7,20 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.browser.conftest import Browsing, chromium_processes, html, ref_of, shown
+from tests.browser.conftest import Browsing, browser_of, chromium_processes, html, ref_of, shown
 from tests.web.settings import web_settings
 from tests.web.sites import Site
 from toolcrib.browser.proxy import GuardProxy
@@ -31,14 +33,6 @@ from toolcrib.web.guard import AddressGuard, AddressRules
 pytestmark = pytest.mark.services
 
 OpenBrowsing = Callable[..., Browsing]
-
-
-def browser_of(browsing: Browsing) -> Any:
-    """The live browser of a session."""
-    service: BrowserService = browsing.runtime.services.browser
-    slot = service._slots[f"{browsing.session_id}/"]
-    assert slot.browser is not None
-    return slot.browser.browser
 
 
 async def until(is_true: Callable[[], bool]) -> None:
@@ -104,6 +98,41 @@ async def test_a_page_of_many_frames_is_answered(browsing: Browsing) -> None:
 
     assert "121 frames, too many for a snapshot" in shown(page)
     assert "Many" in shown(page)
+
+
+@pytest.mark.parametrize("decoy", ["<button>Go on</button>", "<button hidden>Go on</button>", "<a target=x>Go on</a>"])
+async def test_a_harmless_button_does_not_speak_for_another_of_its_name(browsing: Browsing, decoy: str) -> None:
+    """What a click does is looked up for the element itself when a second one might be meant."""
+    form = "<form method=post action=/in><textarea name=t></textarea><button>Go on</button></form>"
+    page = await browsing.open(f"{decoy}<div><template shadowrootmode=open>{form}</template></div>")
+    refs = re.findall(r'button "Go on" \[ref=(\w+)\]', shown(page))
+
+    await browsing.call("click", ref=refs[-1])
+
+    assert [request.dangers[0].rule for request in browsing.approver.asked] == ["remote_change"]
+
+
+PASSWORD_FIELDS = (
+    "<input type=password aria-label=Field placeholder='Your password' value='{}'>",
+    "<div><template shadowrootmode=open><p><input type=password value='{}'></p></template></div>",
+    "<iframe srcdoc='{}'></iframe>",
+)
+
+
+async def test_passwords_are_hidden_however_the_tree_writes_them(browsing: Browsing) -> None:
+    """What a password field contains is not shown: with quotes and odd spaces, in shadow trees, beside a hint."""
+    beside, shadow, frame = PASSWORD_FIELDS
+    fields = []
+    for number, secret in enumerate(['a: "b{}" #\\c', "  two{}  spaces ", "it's{}", "hunter{}"]):
+        texts = [escape(secret.format(f"-word{number}{place}")) for place in "xyz"]
+        inner = escape(beside.format(texts[2]))
+        fields += [beside.format(texts[0]), shadow.format(texts[1]), frame.format(inner)]
+
+    text = shown(await browsing.open("".join(fields) + "<input aria-label=Other value=seen-word>"))
+
+    assert text.count("••••") == len(fields), text
+    assert "Your password" in text
+    assert re.findall(r"\S*-word\S*", text) == ["seen-word"]
 
 
 async def test_passwords_in_later_frames_are_hidden(browsing: Browsing) -> None:

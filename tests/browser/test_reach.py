@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+# ruff: noqa: ASYNC221, ASYNC240 - short programs and small files.
+import re
+import shutil
 import socket
+import ssl
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
-from tests.browser.conftest import Browsing, html, ref_of
-from tests.web.sites import Site
+from tests.browser.conftest import Browsing, browser_of, html, ref_of
+from tests.web.sites import Site, serve
+from toolcrib.config.browser_settings import find_chromium
 
 pytestmark = pytest.mark.services
 
@@ -187,4 +194,66 @@ async def test_a_redirect_after_a_click_is_stopped(open_browsing: OpenBrowsing, 
     answer = await browsing.call("click", ref=ref_of(page, "go"))
 
     assert "private address" in str(answer)
+    assert listener.heard == []
+
+
+async def test_the_browser_itself_asks_for_nothing(open_browsing: OpenBrowsing, site: Site) -> None:
+    """No updates, no accounts of its maker: whatever leaves a new browser was asked for by its page."""
+    with serve() as upstream:
+        browsing = open_browsing(web={"proxy": upstream.address})
+        upstream.pages[f"{site.address}/"] = html("<title>seen</title>")
+        page = await browsing.call("navigate", url=f"{site.address}/")
+        await browsing.evaluate("new Promise(done => setTimeout(done, 2000))")
+
+        assert page["title"] == "seen"
+        paths = {f"{site.address}/", f"{site.address}/favicon.ico"}
+        assert {request.path for request in upstream.requests} <= paths
+
+
+async def test_all_that_the_browser_sends_goes_to_the_proxy(
+    open_browsing: OpenBrowsing, site: Site, tmp_path: Path
+) -> None:
+    """Seen by the kernel: no connection to anything else, and not one packet over UDP."""
+    if not (strace := shutil.which("strace")):
+        pytest.skip("no strace")
+    trace, program = tmp_path / "trace", tmp_path / "chromium"
+    calls = "connect,sendto,sendmsg,sendmmsg"
+    program.write_text(f'#!/bin/sh\nexec {strace} -f -qq -yy -e trace={calls} -o {trace} {find_chromium()} "$@"\n')
+    program.chmod(0o755)
+    place = f"127.0.0.1:{site.port}"
+    browsing = open_browsing(browser={"executable": str(program)}, security={"allowed_private_hosts": [place]})
+    site.pages["/"] = html((MARKUP + SCRIPT).replace("TARGET", "http://name.example").replace("HOST", "name.example"))
+
+    await browsing.call("navigate", url=site.address)
+    await browsing.evaluate("new Promise(done => setTimeout(done, 1500))")
+    arguments = Path(f"/proc/{browser_of(browsing).leader.pid}/cmdline").read_text().split("\0")
+    [port] = [one.rpartition(":")[2] for one in arguments if one.startswith("--proxy-server=")]
+    await browsing.runtime.services.end_session(browsing.session_id)
+
+    seen = trace.read_text(errors="replace").splitlines()
+    connected = {found[1] for line in seen if (found := re.search(r"connect\(\d+<TCP.*htons\((\d+)\)", line))}
+    assert connected == {port}
+    assert [line for line in seen if re.search(r"send\w+\(\d+<UDP", line)] == []
+
+
+async def test_an_invalid_certificate_is_named_as_the_reason(
+    open_browsing: OpenBrowsing, listener: Listener, tmp_path: Path
+) -> None:
+    """What a certificate names for its issuer, its revocation list and its status is not fetched around the guard."""
+    files = [str(tmp_path / name) for name in ("key.pem", "certificate.pem")]
+    target = f"URI:http://127.0.0.1:{listener.port}"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+         "-keyout", files[0], "-out", files[1], "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost",
+         "-addext", f"authorityInfoAccess=OCSP;{target}/status,caIssuers;{target}/issuer",
+         "-addext", f"crlDistributionPoints={target}/list"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files[1], files[0])
+    with serve(context) as secure:
+        browsing = open_browsing(security={"allowed_private_hosts": [f"localhost:{secure.port}"]})
+        answer = await browsing.call("navigate", url=f"https://localhost:{secure.port}/")
+
+    assert "ERR_CERT_AUTHORITY_INVALID" in answer["error"]
     assert listener.heard == []

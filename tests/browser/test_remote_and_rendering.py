@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,8 @@ from tests.web.sites import Site
 from toolcrib.browser import chromium
 from toolcrib.browser.chromium import BrowserFailed
 from toolcrib.compat.agent_providers import BrowserProvider
+from toolcrib.process_identity import identity_of
+from toolcrib.processes.ledger import Ledger
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.runtime import Runtime
@@ -69,6 +72,26 @@ async def test_a_provider_gets_its_browser_back(open_browsing: Callable[..., Bro
 
     assert answer["error"] == "the browser of 'cloud' cannot be reached"
     assert provider.closed == [f"at-{browsing.session_id}/"]
+
+
+@pytest.mark.services
+async def test_a_provider_gets_back_what_a_dead_process_had(open_browsing: Callable[..., Browsing]) -> None:
+    """A session of a toolcrib that was killed is closed by the next one that uses a browser."""
+    child = await asyncio.create_subprocess_exec("sleep", "60")
+    owner = identity_of(child.pid)
+    assert owner is not None
+    child.kill()
+    await child.wait()
+    provider = Cloud()
+    browsing = open_browsing(browser={"cloud_provider": "cloud"}, security={})
+    browsing.runtime.services.provide("plugins", [LoadedPlugin(provider)])
+    folder = browsing.runtime.settings.home.processes_dir / "browsers"
+    Ledger(folder, owner).environment_opened({"provider": "cloud", "session": "left"})
+
+    await browsing.call("navigate", url="https://93.184.216.34/")
+
+    assert provider.closed == ["left", f"at-{browsing.session_id}/"]
+    assert not list(folder.glob("environments/*.json"))
 
 
 def test_an_unknown_provider_is_named() -> None:

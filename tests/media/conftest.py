@@ -61,6 +61,8 @@ def open_vision(
             "web": {"ports": [80, 443, site.port]},
             "security": {"allow_private_urls": True, **(security or {})},
             "vision": {"ocr": False},
+            # A service without a key: loading the recognition of this machine takes long.
+            "stt": {"provider": "openai"},
             **sections,
         }
         workspace = tmp_path / "work"

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+# ruff: noqa: ASYNC221 - short programs.
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.media.conftest import OpenVision
 from tests.media.services import OpenMedia, called, content
 from toolcrib.media.speech.local import MoonshineListener
+from toolcrib.media.video import find_ffmpeg
+from toolcrib.testing.model_server import ScriptedModelServer
 
 pytestmark = pytest.mark.services
 
@@ -41,6 +46,24 @@ async def test_what_is_spoken_here_is_understood_here(
     monkeypatch.setattr(MoonshineListener, "_run", None)
     again = await called(open_media(), "read_file", path="voice.ogg")
     assert "telephone number is 456" in again["content"]
+
+
+async def test_what_is_said_in_a_video_reaches_a_model_that_does_not_hear(
+    open_vision: OpenVision, eyes: ScriptedModelServer, tmp_path: Path
+) -> None:
+    """Speech recognition on this machine listens in its place; the words are in the request and in the result."""
+    runtime = open_vision(stt={})
+    voice = tmp_path / "voice.wav"
+    subprocess.run(["espeak-ng", "-w", voice, "My telephone number is four five six."], check=True)
+    picture = ["-f", "lavfi", "-i", "color=c=red:size=64x48:rate=5:duration=3"]
+    clip = Path(runtime.workspace) / "a.mp4"
+    subprocess.run([find_ffmpeg(), "-loglevel", "error", *picture, "-i", voice, clip], check=True)
+
+    found = await called(runtime, "video_analyze", video_url="a.mp4", question="Which number?")
+
+    assert "telephone number is" in found["video"]["speech"], found
+    assert "note" not in found["video"]
+    assert "telephone number is" in str(eyes.requests[0].body["messages"][-1]["content"][-1])
 
 
 async def test_a_voice_that_does_not_exist_is_named(open_media: OpenMedia) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -42,7 +43,7 @@ class Site:
 
 
 @contextmanager
-def serve() -> Iterator[Site]:
+def serve(tls: ssl.SSLContext | None = None) -> Iterator[Site]:
     """A server on a free port of 127.0.0.1."""
     site = Site()
 
@@ -76,6 +77,8 @@ def serve() -> Iterator[Site]:
 
     server = Server(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     site.port = server.server_port
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()

@@ -62,15 +62,17 @@ def is_remote(settings: Settings) -> bool:
     return bool(settings.browser.cdp_url or settings.browser.cloud_provider)
 
 
-async def connect(driver: Playwright, settings: Settings, plugins: Sequence[Any], task: str) -> RemoteBrowser:
+async def connect(
+    driver: Playwright, settings: Settings, plugins: Sequence[Any], task: str, ledger: ChromiumLedger
+) -> RemoteBrowser:
     """A browser by its address, or from a provider; raises BrowserFailed."""
     browser = settings.browser
     release: Callable[[], object]
     if browser.cdp_url:
         address, release, reuses = _with_variables(browser.cdp_url), _nothing, browser.cdp_reuse_context
     else:
-        provider = _provider(browser.cloud_provider, plugins)
-        address, release = await asyncio.to_thread(_start_session, provider, task)
+        provider = _available(_provider(browser.cloud_provider, plugins), browser.cloud_provider)
+        address, release = await asyncio.to_thread(_start_session, provider, browser.cloud_provider, task, ledger)
         reuses = True
     try:
         connected = await driver.chromium.connect_over_cdp(address, timeout=CONNECT_SECONDS * 1_000)
@@ -114,15 +116,18 @@ def _provider(name: str, plugins: Sequence[Any]) -> Any:
         near = nearest_names(name, offered)
         hint = f"; did you mean {near[0]!r}?" if near else "; enable the plugin that offers it"
         raise BrowserFailed(f"there is no browser provider {name!r} (browser.cloud_provider){hint}")
-    provider = offered[name]
+    return offered[name]
+
+
+def _available(provider: Any, name: str) -> Any:
     available, error = attempt(provider.is_available)
     if error is not None or not available:
         raise BrowserFailed(f"the browser provider {name!r} is not available now; check its key")
     return provider
 
 
-def _start_session(provider: Any, task: str) -> tuple[str, Callable[[], object]]:
-    """The address of a new browser, and what gives it back."""
+def _start_session(provider: Any, name: str, task: str, ledger: ChromiumLedger) -> tuple[str, Callable[[], object]]:
+    """The address of a new browser, and what gives it back. It is on record until then, because it costs money."""
     answer, error = attempt(provider.create_session, task)
     if error is not None:
         raise BrowserFailed(f"the browser provider failed to start a browser: {type(error).__name__}")
@@ -130,15 +135,24 @@ def _start_session(provider: Any, task: str) -> tuple[str, Callable[[], object]]
     address = str(details.get("cdp_url") or "")
     session = str(details.get("session_id") or details.get("bb_session_id") or details.get("session_name") or "")
 
+    entry = {"provider": name, "session": session}
+    if session:
+        ledger.opened(entry)
+
     def release() -> None:
-        ended, failure = attempt(provider.close_session, session)
-        if failure is not None or ended is False:
-            notify(provider.emergency_cleanup, session, name="the cleanup of the browser provider")
+        _end_session(provider, session)
+        ledger.closed(entry)
 
     if not address:
         release()
         raise BrowserFailed("the browser provider gave no address (cdp_url) for its browser")
     return address, release
+
+
+def _end_session(provider: Any, session: str) -> None:
+    ended, failure = attempt(provider.close_session, session)
+    if failure is not None or ended is False:
+        notify(provider.emergency_cleanup, session, name="the cleanup of the browser provider")
 
 
 LAUNCH_SECONDS = 60.0
@@ -155,9 +169,15 @@ ARGUMENTS = (
     "--no-first-run",
     "--disable-breakpad",
     "--disable-crash-reporter",
+    # Its updater and its sign-in ask their servers all the same. Chromium itself connects to nothing on this port.
+    "--component-updater=url-source=http://127.0.0.1:9/",
+    "--gaia-url=http://127.0.0.1:9/",
     # Everything that does not go through the proxy.
     "--disable-quic",
     "--dns-prefetch-disable",
+    # The proxy looks names up. WebRTC would ask the system's resolver for its servers, so that a page could tell them
+    # anything.
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
     # The second name is the one that newer versions know.
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--webrtc-ip-handling-policy=disable_non_proxied_udp",
@@ -192,11 +212,17 @@ class ChromiumLedger:
     def closed(self, address: Mapping[str, str]) -> None:
         self._ledger.environment_closed(address)
 
-    async def end_orphans(self) -> int:
+    async def end_orphans(self, plugins: Sequence[Any]) -> int:
         """End the browsers of toolcrib processes that are dead; returns how many entries there were."""
         orphans = self._ledger.take_orphans().environments
         for address in orphans:
-            if await end_tree(address["command_id"], None, GRACE_SECONDS):
+            if "provider" in address:
+                # Without its plugin the entry stays, for a start that has it.
+                with contextlib.suppress(BrowserFailed):
+                    provider = _provider(address["provider"], plugins)
+                    await asyncio.to_thread(_end_session, provider, address["session"])
+                    self.closed(address)
+            elif await end_tree(address["command_id"], None, GRACE_SECONDS):
                 _remove_folder(address["temporary"])
                 self.closed(address)
         return len(orphans)

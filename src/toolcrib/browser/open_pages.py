@@ -112,7 +112,7 @@ class OpenPages:
     async def replace(self, tab: Tab) -> Tab:
         """A new tab in the place of one that cannot be used any more."""
         new = await self.new_tab()
-        await self.bounded(tab.page.close(), PROBE_SECONDS)
+        self.tabs.drop(tab)
         self.tabs.current = new
         self.tabs.take_notes()
         return new
@@ -164,7 +164,8 @@ class OpenPages:
         """Why an address could not be opened; raises BrowserLost."""
         if self.is_lost or "Connection closed" in str(error):
             raise BrowserLost("the browser died") from error
-        if self.proxy is not None and self.proxy.refusals:
+        # With an invalid certificate, a refused request was another one: Chromium looks for the issuer's.
+        if self.proxy is not None and self.proxy.refusals and "ERR_CERT" not in str(error):
             host, reason = next(
                 (one for one in reversed(self.proxy.refusals) if one[0] == host_of(url)), self.proxy.refusals[-1]
             )

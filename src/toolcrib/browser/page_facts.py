@@ -45,21 +45,41 @@ ELEMENT_FACTS = """
 """
 CONTROLS = "button,input,select,textarea,summary,label,a[download],a[target],[role=button],[contenteditable]"
 MAX_CONTROLS = 300
-# The facts about all controls of a page, each with its place; nothing if there are too many.
+# The facts about all controls that are shown, each with its name as a snapshot has it; null if that takes more to find
+# out. Nothing if there are too many.
 ALL_FACTS = f"""
 (() => {{
   const facts = {ELEMENT_FACTS.strip()};
+  const name = e => {{
+    if (e.hasAttribute('aria-labelledby')) return null;
+    if (e.hasAttribute('aria-label')) return e.getAttribute('aria-label');
+    if (e.labels && e.labels.length) return e.labels.length === 1 ? e.labels[0].textContent : null;
+    if (e.tagName === 'INPUT') return e.type === 'submit' || e.type === 'button' ? e.value : e.placeholder || e.title;
+    return e.textContent; }};
   const found = document.querySelectorAll('{CONTROLS}');
   if (found.length > {MAX_CONTROLS}) return null;
   try {{
-    return Array.from(found, e => {{ const b = e.getBoundingClientRect();
-      return [[b.x, b.y, b.width, b.height].map(Math.round), facts(e)]; }});
+    return Array.from(found).filter(e => e.getClientRects().length).map(e => [name(e), facts(e)]);
   }} catch {{ return null; }}
 }})()
+"""
+# The facts about the element with the focus; null if that is in a frame.
+FOCUSED_FACTS = f"""
+() => {{ let e = document.activeElement; while (e && e.shadowRoot && e.shadowRoot.activeElement)
+  e = e.shadowRoot.activeElement; e = e || document.body;
+  return /^I?FRAME$|^OBJECT$|^EMBED$/.test(e.tagName) ? null : ({ELEMENT_FACTS.strip()})(e); }}
 """
 FOCUSED_ELEMENT = "() => { let e = document.activeElement; while (e && e.shadowRoot && e.shadowRoot.activeElement) "
 FOCUSED_ELEMENT += "e = e.shadowRoot.activeElement; return e || document.body; }"
 
+# Also those in shadow trees, which snapshots show as well.
+PASSWORDS = """
+() => { const roots = [document], found = [];
+  for (const root of roots) for (const e of root.querySelectorAll('*')) {
+    if (e.shadowRoot) roots.push(e.shadowRoot);
+    if (e.type === 'password' && e.value) found.push(e.value); }
+  return found; }
+"""
 # Returns JSON, when the tree of the page has not changed for a moment; a second at most. As text, because playwright
 # takes long to transfer objects. A page without scripts hardly changes by itself, so the shorter moment is enough.
 REST = """
@@ -72,13 +92,13 @@ REST = """
     title: document.title, height: innerHeight, top: Math.round(scrollY), changes: count,
     total: document.scrollingElement ? document.scrollingElement.scrollHeight : innerHeight,
     elements: document.getElementsByTagName('*').length, state: document.readyState, controls: CONTROLS,
-    passwords: Array.from(document.querySelectorAll('input[type=password]'), e => e.value).filter(Boolean)})); };
+    passwords: (PASSWORDS)()})); };
   const look = () => {
     if (count === seen || ++rounds > 18) { end(); } else { seen = count; setTimeout(look, 50); }
   };
   if (wait) { setTimeout(look, wait); } else { look(); }
 })
-""".replace("CONTROLS", ALL_FACTS)
+""".replace("CONTROLS", ALL_FACTS).replace("PASSWORDS", PASSWORDS.strip())
 SCROLL = """
 (sign) => {
   const scrolls = e => e.scrollHeight > e.clientHeight + 1 && /auto|scroll|overlay/.test(getComputedStyle(e).overflowY);
@@ -95,7 +115,6 @@ SCROLL = """
     at_end: target.scrollTop + target.clientHeight >= target.scrollHeight - 1};
 }
 """
-PASSWORDS = "() => Array.from(document.querySelectorAll('input[type=password]'), e => e.value).filter(Boolean)"
 IMAGES = """
 (limit) => Array.from(document.images).slice(0, limit).map(e => ({
   src: e.currentSrc || e.src, alt: e.alt, width: e.naturalWidth, height: e.naturalHeight}))

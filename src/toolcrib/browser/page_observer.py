@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 import msgspec
-from playwright.async_api import Error
+from playwright.async_api import Error, Frame
 from playwright.async_api import TimeoutError as PlaywrightTimeout
 
 from toolcrib.browser.open_pages import PROBE_SECONDS, ActFailed, OpenPages, shown_address, site_of
@@ -30,6 +30,8 @@ MAX_FRAMES = 100
 MAX_TEXT_CHARS = 4_000
 MAX_REPORTED = 5
 MAX_EVENTS = 20
+NAMED = frozenset({"button", "link", "textbox", "searchbox", "combobox", "checkbox", "radio", "switch", "spinbutton"})
+"""Roles of controls whose facts are known by their names."""
 ALLOWED_SCHEMES = ("http:", "https:", "about:", "blob:", "data:", "chrome-error:")
 
 
@@ -45,8 +47,8 @@ class PageState(msgspec.Struct, frozen=True):
     passwords: tuple[str, ...] = ()
     changes: int = 0
     """How often the page changed while it was looked at."""
-    controls: tuple[tuple[tuple[int, int, int, int], ElementFacts], ...] | None = None
-    """The controls of the main frame, each with its place; None if there are too many."""
+    controls: tuple[tuple[str | None, ElementFacts], ...] | None = None
+    """The controls of the main frame, each with its name if that is sure; None if there are too many."""
 
 
 SaveText = Callable[[str, str], str]
@@ -177,8 +179,9 @@ class PageObserver:
             await self._pages.unless_dialog(tab, tab.loaded(deadline))
             is_small = tab in self._states and not _too_many(tab, self._states[tab])
             rest_ms = _rest(wait_ms, tab.asked)
+            boxes = self._is_cut(tab)
             try:
-                raw_state, raw = await self._pages.read(tab, self._ask(tab, rest_ms, with_tree=is_small))
+                raw_state, raw = await self._pages.read(tab, self._ask(tab, rest_ms, is_small=is_small, boxes=boxes))
             except Error as error:
                 # A navigation replaced the page meanwhile.
                 self._pages.require_page(tab, error)
@@ -187,17 +190,18 @@ class PageObserver:
                 if not tab.is_loading and state.state != "loading":
                     if not raw or state.changes or _too_many(tab, state):
                         return state, None
-                    return state, await self._keep(tab, state, raw)
+                    return state, await self._keep(tab, state, raw, boxes=boxes)
             if time.monotonic() >= deadline:
                 tab.forget_requests()
                 break
         return state, None
 
-    async def _ask(self, tab: Tab, rest_ms: list[int], *, with_tree: bool) -> tuple[str, str]:
-        """What the page says about itself and, in the same breath, its tree."""
-        if not with_tree:
+    async def _ask(self, tab: Tab, rest_ms: list[int], *, is_small: bool, boxes: bool) -> tuple[str, str]:
+        """What the page says about itself and, in the same breath, the tree of a small one."""
+        if not is_small:
             return await self._rested(tab, rest_ms), ""
-        said, tree = await asyncio.gather(self._rested(tab, rest_ms), self._tree(tab), return_exceptions=True)
+        asked = self._rested(tab, rest_ms), self._tree(tab, boxes=boxes)
+        said, tree = await asyncio.gather(*asked, return_exceptions=True)
         for one in (said, tree):
             if isinstance(one, BaseException):
                 raise one
@@ -211,45 +215,70 @@ class PageObserver:
         except TimeoutError:
             return str(await tab.page.evaluate(REST, [0, 0]))
 
-    async def _tree(self, tab: Tab) -> str:
-        return await tab.page.aria_snapshot(mode="ai", boxes=True, timeout=self._pages.answer_ms)
+    async def _tree(self, tab: Tab, *, boxes: bool) -> str:
+        """The tree of a page. Its boxes take a third more time, so it has them only if something must be left out."""
+        return await tab.page.aria_snapshot(mode="ai", boxes=boxes, timeout=self._pages.answer_ms)
+
+    def _is_cut(self, tab: Tab) -> bool:
+        """Whether the last snapshot of the tab did not fit."""
+        return tab in self._texts and self._texts[tab][1] > 0
 
     async def _take(self, tab: Tab, state: PageState) -> PageSnapshot:
         too_many = _too_many(tab, state)
         if not too_many:
-            return await self._keep(tab, state, await self._pages.read(tab, self._tree(tab)))
+            boxes = self._is_cut(tab)
+            tree = await self._pages.read(tab, self._tree(tab, boxes=boxes))
+            return await self._keep(tab, state, tree, boxes=boxes)
         text = await self._pages.read(tab, tab.page.evaluate(TEXT, MAX_TEXT_CHARS))
         note = f"the page has {too_many}, too many for a snapshot; its text begins:"
         lines = "\n".join(f"- text: {line}" for line in [note, *text.splitlines()])
-        return await self._keep(tab, state, lines)
+        return await self._keep(tab, state, lines, boxes=True)
+
+    async def with_boxes(self, tab: Tab, state: PageState) -> PageSnapshot:
+        """A snapshot with the places of its elements."""
+        tree = await self._pages.read(tab, self._tree(tab, boxes=True))
+        return await self._keep(tab, state, tree, boxes=True)
 
     async def _is_unchanged(self, tab: Tab) -> bool:
         """Whether the last snapshot still holds; False if boxes decided what it shows, because they take time."""
-        if tab not in self._trees or self._texts[tab][1]:
+        if tab not in self._trees or self._is_cut(tab):
             return False
-        tree = await self._pages.read(tab, tab.page.aria_snapshot(mode="ai", timeout=self._pages.answer_ms))
-        return tree == self._trees[tab]
+        return await self._pages.read(tab, self._tree(tab, boxes=False)) == self._trees[tab]
 
-    async def _keep(self, tab: Tab, state: PageState, tree: str) -> PageSnapshot:
+    async def _keep(self, tab: Tab, state: PageState, tree: str, *, boxes: bool) -> PageSnapshot:
         """Remember the snapshot, so that its refs are known."""
         self.facts.clear()
-        snapshot = read_snapshot(tree, state.height).without(await self._passwords(tab, state))
-        self._trees[tab] = without_boxes(tree)
-        self._texts[tab] = snapshot.cut(self._pages.settings.snapshot_chars)
+        last = self._snapshots.get(tab)
+        if last is not None and tree == self._trees.get(tab) and not state.passwords and not last.has_filled_frames:
+            return last
+        limit = self._pages.settings.snapshot_chars
+        snapshot = read_snapshot(tree, state.height, with_boxes=boxes)
+        text = snapshot.cut(limit)
+        if text[1] and not boxes:
+            return await self.with_boxes(tab, state)
+        masked = snapshot.without(await self._passwords(tab, state, snapshot))
+        self._trees[tab] = without_boxes(tree) if boxes else tree
+        self._texts[tab] = text if masked is snapshot else masked.cut(limit)
         for kept in (self._snapshots, self._shown, self._states, self._trees, self._texts):
             for gone in [one for one in kept if one not in self._pages.tabs.tabs]:
                 del kept[gone]
-        self._snapshots[tab] = snapshot
-        return snapshot
+        self._snapshots[tab] = masked
+        return masked
 
-    async def _passwords(self, tab: Tab, state: PageState) -> set[str]:
+    async def _passwords(self, tab: Tab, state: PageState, snapshot: PageSnapshot) -> set[str]:
         """What stands in password fields, which nobody sees on a screen either."""
         found = set(state.passwords)
-        frames = [] if _too_many(tab, state) else tab.page.frames[1:]
-        for frame in frames:
+        if not snapshot.has_filled_frames:
+            return found
+
+        async def of(frame: Frame) -> list[str]:
+            # A frame that is gone shows nothing either.
             with contextlib.suppress(Error):
-                found.update(await self._pages.read(tab, frame.evaluate(PASSWORDS)))
-        return found
+                return list(await frame.evaluate(PASSWORDS))
+            return []
+
+        asked = asyncio.gather(*(of(frame) for frame in tab.page.frames[1:]))
+        return found.union(*await self._pages.read(tab, asked))
 
     async def fresh(self, tab: Tab) -> JsonObject:
         """A new snapshot, for an error that needs one."""
@@ -263,14 +292,25 @@ class PageObserver:
         tab = self._pages.tabs.current
         if tab is None or tab not in self._snapshots or self._pages.tabs.dialogs:
             return None
-        # Those that came with the last snapshot, if they are sure to be about this element.
-        node, state = self._snapshots[tab].refs.get(given_ref(target)), self._states.get(tab)
-        if node is None or node.in_frame or node.box is None or state is None or state.controls is None:
+        # Those that came with the last snapshot, if they are sure to be about this element: nothing else is called so.
+        snapshot, state = self._snapshots[tab], self._states.get(tab)
+        node = snapshot.refs.get(given_ref(target))
+        if node is None or node.in_frame or not node.name or node.role not in NAMED or state is None:
             return None
-        same = [facts for box, facts in state.controls if box == node.box]
-        if not same and node.role == "link":
+        alike = [one for one in snapshot.nodes if one.name == node.name and one.role in NAMED]
+        if state.controls is None or len(alike) > 1:
+            return None
+        label = " ".join(node.label.split())
+        same = [facts for name, facts in state.controls if name is not None and " ".join(name.split()) == label]
+        if not same and node.role == "link" and all(name is not None for name, _ in state.controls):
             return ElementFacts(tag="a", label=node.label, host=site_of(tab.page.url))
-        return same[0] if len(same) == 1 else None
+        return same[0] if len(same) == 1 and _plays(node.role, same[0]) else None
+
+
+def _plays(role: str, facts: ElementFacts) -> bool:
+    """Whether such an element usually has this role."""
+    tags = {"button": ("button", "input", "summary"), "link": ("a",), "textbox": ("input", "textarea")}
+    return facts.tag in tags.get(role, (facts.tag,))
 
 
 def _too_many(tab: Tab, state: PageState) -> str:

@@ -383,7 +383,7 @@ class BrowserService:
 
         settings = self._settings.browser
         if is_remote(self._settings):
-            browser = await connect(driver, self._settings, self._services.plugins, key)
+            browser = await connect(driver, self._settings, self._services.plugins, key, self._ledger)
             return BrowserSession(browser, settings, save, can_answer=can_answer)
         most = int(settings.max_download_mb * CONNECTION_FACTOR * 1_000_000)
         proxy = GuardProxy(self.guard, self._settings.web.proxy, most)
@@ -401,7 +401,7 @@ class BrowserService:
             self._driver_lock = asyncio.Lock()
         async with self._driver_lock:
             if self._driver is None:
-                await self._ledger.end_orphans()
+                await self._ledger.end_orphans(self._services.plugins)
                 self._driver = await async_playwright().start()
             return self._driver
 

@@ -17,6 +17,7 @@ from toolcrib.browser.page_facts import (
     DRAW_MARKS,
     ELEMENT_FACTS,
     FOCUSED_ELEMENT,
+    FOCUSED_FACTS,
     IMAGES,
     REMOVE_MARKS,
     SCROLL,
@@ -85,7 +86,7 @@ class BrowserSession:
     async def navigate(self, url: str, seconds: float) -> JsonObject:
         """Open an address in the current tab."""
         tab = self._pages.current() if self.tabs.tabs else await self._pages.new_tab()
-        if tab.has_crashed or self.tabs.dialogs:
+        if tab.has_crashed or tab.never_stops or self.tabs.dialogs:
             # A page may open the next dialog as soon as one is answered, without end; a new tab does not wait for it.
             tab = await self._pages.replace(tab)
         self._pages.begin(tab)
@@ -115,6 +116,7 @@ class BrowserSession:
             await self._pages.replace(tab)
             raise ActFailed(f"{site_of(url)!r} opens one dialog after the other, so its page was closed") from None
         except PlaywrightTimeout:
+            tab.timed_out()
             await self._pages.require_answer(tab)
             raise ActFailed(
                 f"{site_of(url)!r} did not answer within {seconds:g} seconds; try again, or another page"
@@ -306,8 +308,8 @@ class BrowserSession:
         tab = self._pages.ready()
         marks: list[SnapshotNode] = []
         if annotate:
-            tab, _, snapshot = await self._observer.settled(tab, 0)
-            marks = snapshot.marked()[:MAX_MARKS]
+            tab, state, _ = await self._observer.settled(tab, 0)
+            marks = (await self._observer.with_boxes(tab, state)).marked()[:MAX_MARKS]
             boxes = [[number, *(node.box or ())] for number, node in enumerate(marks, 1)]
             await self._pages.read(tab, tab.page.evaluate(DRAW_MARKS, boxes))
         try:
@@ -338,6 +340,8 @@ class BrowserSession:
 
     async def _focused_facts(self, tab: Tab) -> ElementFacts:
         frame = tab.page.main_frame
+        if (found := await self._pages.read(tab, frame.evaluate(FOCUSED_FACTS))) is not None:
+            return msgspec.convert(found, ElementFacts)
         while True:
             handle = await self._pages.read(tab, frame.evaluate_handle(FOCUSED_ELEMENT))
             try:

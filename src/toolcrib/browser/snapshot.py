@@ -1,20 +1,22 @@
 """Snapshots of pages as a model reads them: an accessibility tree with refs, truncated to what matters.
 
 Playwright writes the tree as indented lines such as `- button "Save" [ref=e12] [box=8,66,34,21]`. A ref names the same
-element in later snapshots of the same page. Boxes say what is visible, and are not shown.
+element in later snapshots of the same page. Boxes say what is visible, and are not shown; a page that fits needs none.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
 MAX_LINE_CHARS = 400
 MAX_URL_CHARS = 160
+KEY_CHARS = 100
 VISIBLE_MARGIN = 0.5
 """How much of a screen above and below the visible part still counts as visible."""
 CHANGED_SHARE = 0.5
@@ -24,6 +26,7 @@ _LINE = re.compile(r"( *)- (.*)")
 # The name is quoted and may contain anything, also what looks like a ref.
 _HEAD = re.compile(r"(/?[a-z]+)(?: (\"(?:[^\"\\]|\\.)*\"))?((?: \[[^\]]*\])*)(:.*)?", re.DOTALL)
 _QUOTED_KEY = re.compile(r"'((?:[^']|'')*)'(:.*)?", re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:[xu]([0-9a-fA-F]{4}|[0-9a-fA-F]{2})|(.))", re.DOTALL)
 _BOX = re.compile(r" \[box=[-\d.,e]+\]")
 _ATTRIBUTE = re.compile(r" \[([^\]]*)\]")
 _GIVEN_REF = re.compile(r"\s*(?:\[?\s*ref\s*=\s*)?@?((?:f\d+)?e\d+)\s*\]?\s*", re.IGNORECASE)
@@ -89,16 +92,28 @@ class PageSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         """The whole tree; unless full, without containers that say nothing."""
         return [node.line for node in (self.nodes if full else _compact(self.nodes))]
 
+    @property
+    def has_filled_frames(self) -> bool:
+        """Whether a field in a frame shows a value."""
+        return any(node.in_frame and hidden is not None for node, hidden in self._values())
+
     def without(self, secrets: Collection[str]) -> PageSnapshot:
         """The snapshot with these values of fields masked."""
         if not secrets:
             return self
-        hidden = {f": {_cut(secret, MAX_LINE_CHARS)}" for secret in secrets}
-        nodes = (
-            replace(node, value=": ••••") if node.role == "textbox" and node.value.replace('"', "") in hidden else node
-            for node in self.nodes
-        )
+        keys = {_value_key(secret) for secret in secrets}
+        nodes = (replace(node, value=": ••••") if value in keys else node for node, value in self._values())
         return replace(self, nodes=tuple(nodes))
+
+    def _values(self) -> Iterator[tuple[SnapshotNode, str | None]]:
+        """Each node, with a key for the value of a field if it shows one."""
+        field_depth = math.inf
+        for node in self.nodes:
+            if node.depth <= field_depth:
+                field_depth = node.depth if node.role == "textbox" else math.inf
+            # A field that also has a placeholder shows its value as a text in it.
+            is_value = node.role == "textbox" or (node.role == "text" and node.depth > field_depth)
+            yield node, _value_key(node.value[1:]) if is_value and len(node.value) > 1 else None
 
     def marked(self) -> list[SnapshotNode]:
         """The visible elements that can be used, from top to bottom."""
@@ -146,8 +161,8 @@ class PageSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         return top + height > -margin * self.height and top < (1 + margin) * self.height
 
 
-def read_snapshot(text: str, height: int) -> PageSnapshot:
-    """Playwright's snapshot with boxes, as nodes."""
+def read_snapshot(text: str, height: int, *, with_boxes: bool = True) -> PageSnapshot:
+    """Playwright's snapshot as nodes."""
     nodes: list[SnapshotNode] = []
     above: list[SnapshotNode] = []
     for line in text.splitlines():
@@ -157,10 +172,12 @@ def read_snapshot(text: str, height: int) -> PageSnapshot:
         depth = len(found[1]) // 2
         while above and above[-1].depth >= depth:
             above.pop()
-        frame = next((node.box for node in reversed(above) if node.role == "iframe" and node.box), None)
-        left, top = frame[:2] if frame is not None else (0, 0)
-        node = replace(_node(depth, found[2], left, top), in_frame=frame is not None)
-        if above and (node.box is None or node.box[2:] == (0, 0)):
+        frame = next((node for node in reversed(above) if node.role == "iframe"), None)
+        left, top = frame.box[:2] if frame is not None and frame.box else (0, 0)
+        node = _node(depth, found[2], left, top)
+        if frame is not None:
+            node = replace(node, in_frame=True)
+        if with_boxes and above and (node.box is None or node.box[2:] == (0, 0)):
             # Plain text and closed options have no place of their own.
             node = replace(node, box=above[-1].box)
         nodes.append(node)
@@ -194,6 +211,17 @@ def _node(depth: int, rest: str, left: int, top: int) -> SnapshotNode:
     return SnapshotNode(
         depth=depth, role=role, name=name, states=states, value=value, ref=ref, box=box, is_pointer=is_pointer
     )
+
+
+def _value_key(text: str) -> str:
+    """The letters and digits of a value, to compare one as the page has it with one as the tree writes it.
+
+    The tree quotes values, and leaves out spaces; long ones are cut.
+    """
+    text = text.strip()
+    if len(text) > 1 and text[0] == '"':
+        text = _ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else found[2], text)
+    return "".join(filter(str.isalnum, text))[:KEY_CHARS]
 
 
 def _cut(text: str, limit: int) -> str:

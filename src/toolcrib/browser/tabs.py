@@ -37,6 +37,8 @@ KEPT_MESSAGES = 200
 KEPT_NOTES = 200
 KEPT_REQUESTS = 200
 """So many requests that ended may pile up before they are released."""
+MANY_DOCUMENTS = 10
+"""A page that loads more than that before it is there, frames included, is not just slow."""
 MAX_MESSAGE_CHARS = 500
 MAX_HELD_DOWNLOADS = 10
 FLOOD_DIALOGS = 30
@@ -114,6 +116,9 @@ class Tab:
         """The hosts that its pages asked for since the last act."""
         self.asked: set[str] = set()
         """The kinds of requests since then that it waits for."""
+        self._documents = 0
+        self.never_stops = False
+        """Whether it navigated without end until the time was up."""
         self._awaited: set[Request] = set()
         self._ended: list[Request] = []
         self._released: dict[str, ReleasedObject] = {}
@@ -128,6 +133,7 @@ class Tab:
 
     def request_started(self, request: Request) -> None:
         self.hosts.add(host_of(request.url))
+        self._documents += request.is_navigation_request()
         if request.resource_type in AWAITED_TYPES:
             self.asked.add(request.resource_type)
             self._awaited.add(request)
@@ -171,6 +177,11 @@ class Tab:
         self._release(len(self._ended))
         self.hosts.clear()
         self.asked.clear()
+        self._documents = 0
+
+    def timed_out(self) -> None:
+        """A navigation did not come to its end."""
+        self.never_stops = self._documents > MANY_DOCUMENTS
 
     @property
     def is_loading(self) -> bool:
@@ -319,6 +330,11 @@ class TabSet:
                 while not self.downloads:
                     self._downloading.clear()
                     await self._downloading.wait()
+
+    def drop(self, tab: Tab) -> None:
+        """Close a tab without waiting for it: a page that is busy without end takes its time."""
+        self._remove(tab)
+        self.spawn(tab.page.close())
 
     def _remove(self, tab: Tab) -> None:
         if tab not in self.tabs:

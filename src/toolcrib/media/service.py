@@ -162,6 +162,7 @@ def _ignore(_: Delta) -> None:
 OCR_SIDE = 2_400
 """Recognising small text needs more pixels than a model does."""
 OCR_FRAMES = 6
+MAX_SPEECH_CHARS = 20_000
 MAX_TOGETHER_BYTES = 9_000_000
 MEGABYTE = 1_000_000
 VIDEO_TYPES = {
@@ -314,22 +315,36 @@ class VisionService:
                 if model.takes_video:
                     part = Video(media_type=VIDEO_TYPES[kind], data=_base64(data))
                     return await self._asked(model, question, [part], {"video": {"source": name, "format": kind}})
-                video = await self._taken_apart(data, with_sound=model.profile.hears_audio)
+                video = await self._taken_apart(data, ctx, hears=model.profile.hears_audio)
                 return await self._asked(model, _about_frames(question, video), _parts(video), _facts(name, video))
         if route.looker == "ocr":
-            video = await self._taken_apart(data, with_sound=False, max_frames=OCR_FRAMES)
+            video = await self._taken_apart(data, ctx, hears=False, max_frames=OCR_FRAMES)
             images = [await self._preparer.prepare(frame.data) for frame in video.frames]
             return await self._recognised(images, _facts(name, video), [frame.time for frame in video.frames])
         provider, model_name = session_model(ctx)
         hears = provider is not None and provider.profile(model_name).hears_audio
-        return _frames_handed_over(question, name, await self._taken_apart(data, with_sound=hears))
+        return _frames_handed_over(question, name, await self._taken_apart(data, ctx, hears=hears))
 
-    async def _taken_apart(self, data: bytes, *, with_sound: bool, max_frames: int = 0) -> VideoContent:
+    async def _taken_apart(self, data: bytes, ctx: ToolContext, *, hears: bool, max_frames: int = 0) -> VideoContent:
+        """The frames and the sound; for a model that does not hear, what is said in place of the sound."""
         ffmpeg = find_ffmpeg()
         if not ffmpeg:
             raise MediaFailed(f"ffmpeg is missing, which takes videos apart; {REMEDY}")
         reader = VideoReader(ffmpeg, self._settings.vision)
-        return await reader.read(data, with_sound=with_sound, max_frames=max_frames)
+        video = await reader.read(data, with_sound=True, max_frames=max_frames)
+        if hears or not video.sound:
+            return video
+        try:
+            # Nobody was asked whether another machine may hear it.
+            async with asyncio.timeout(self._settings.vision.timeout / 2):
+                speech, _ = await ctx.services.speech.transcribe(video.sound, may_send=False)
+        except ToolcribError as error:
+            return msgspec.structs.replace(video, sound=b"", unheard=str(error))
+        except TimeoutError:
+            # The first time, its weights are fetched. The frames are worth something without it.
+            return msgspec.structs.replace(video, sound=b"", unheard="speech recognition took too long")
+        speech = speech.strip()[:MAX_SPEECH_CHARS] or "(no words)"
+        return msgspec.structs.replace(video, sound=b"", speech=speech)
 
 
 def image_sources(args: JsonObject) -> list[str]:
@@ -390,6 +405,8 @@ def _parts(video: VideoContent) -> list[Part]:
         parts += [Text(f"At {frame.time}:"), Image(media_type="image/jpeg", data=_base64(frame.data))]
     if video.sound:
         parts += [Text("The sound of the video:"), Audio(media_type="audio/mp3", data=_base64(video.sound))]
+    if video.speech:
+        parts.append(Text(f"What speech recognition understood of its sound: {video.speech}"))
     return parts
 
 
@@ -398,8 +415,10 @@ def _facts(name: str, video: VideoContent) -> JsonObject:
     if video.duration_seconds is not None:
         facts["duration_seconds"] = round(video.duration_seconds, 2)
     facts["frames"] = [frame.time for frame in video.frames]
-    if video.has_sound and not video.sound:
-        facts["note"] = "its sound was not heard: the model takes no audio, and there is no speech recognition"
+    if video.speech:
+        facts["speech"] = video.speech
+    elif video.has_sound and not video.sound:
+        facts["note"] = f"its sound was not heard: the model takes no audio, and {video.unheard or 'it is empty'}"
     return {"video": facts}
 
 

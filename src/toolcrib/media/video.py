@@ -61,6 +61,10 @@ class VideoContent(msgspec.Struct, frozen=True, kw_only=True):
     frames: Sequence[Frame] = ()
     sound: bytes = b""
     """As MP3, if it was asked for."""
+    speech: str = ""
+    """What is said in it, if speech recognition listened."""
+    unheard: str = ""
+    """Why nobody listened."""
 
 
 def container_of(data: bytes) -> tuple[str, str]:
