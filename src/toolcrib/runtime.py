@@ -244,8 +244,7 @@ class Runtime:
             self.load()
         if "mcp" in self._built_services and self._may_come(name):
             await self.mcp.wait_ready(SERVERS_SECONDS)
-        if ctx is None:
-            ctx = ToolContext(services=self.services, tool_name=name, on_progress=self.on_progress)
+        ctx = self._context_of(name, ctx)
         if timeout_seconds is not None or cancel is not None:
             ctx = _bounded(ctx, timeout_seconds, cancel)
         return await self._pipeline.run(name, {} if arguments is None else arguments, ctx, self._async_executor)
@@ -282,9 +281,14 @@ class Runtime:
             self.load()
         if "mcp" in self._built_services and self._may_come(name):
             self.mcp.wait_ready_sync(SERVERS_SECONDS)
-        if ctx is None:
-            ctx = ToolContext(services=self.services, tool_name=name, on_progress=self.on_progress)
+        ctx = self._context_of(name, ctx)
         return self._pipeline.run_sync(name, arguments, ctx, self._sync_executor)
+
+    def _context_of(self, name: str, ctx: ToolContext | None) -> ToolContext:
+        """The context of one call: handlers of several tools tell by it which one was called."""
+        if ctx is None:
+            return ToolContext(services=self.services, tool_name=name, on_progress=self.on_progress)
+        return ctx if ctx.tool_name == name else msgspec.structs.replace(ctx, tool_name=name)
 
     def _may_come(self, name: str) -> bool:
         """Whether an unknown tool may belong to an MCP server that is still starting."""

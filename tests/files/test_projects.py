@@ -28,7 +28,7 @@ def runtime(make_runtime: Callable[..., Runtime], tmp_path: Path, asking: Asking
 
 
 async def call(runtime: Runtime, tool: str, session: str = "s1", **arguments: Any) -> dict[str, Any]:
-    result = await runtime.call(tool, arguments, ctx=runtime.context(tool_name=tool, session_id=session))
+    result = await runtime.call(tool, arguments, ctx=runtime.context(session_id=session))
     return dict(json.loads(result.text))
 
 

@@ -16,9 +16,9 @@ SAMPLE = ".sample"
 
 _INSIDE = r"(?:hooks(?:/.*)?|config(?:\.worktree)?(?:\.lock)?|info/attributes|commondir|gitdir)$"
 EXECUTED_PATH = re.compile(
-    rf"(?:^|/)\.git(?:$|/(?:{_INSIDE}|(?:modules|worktrees)/(?:.*/)?{_INSIDE}))", re.IGNORECASE | re.DOTALL
+    rf"(?:^|/)(?:\.git$|[^/]*\.git/(?:{_INSIDE}|(?:modules|worktrees)/(?:.*/)?{_INSIDE}))", re.IGNORECASE | re.DOTALL
 )
-"""Paths in a repository's `.git` that decide what git runs, and `.git` itself."""
+"""Paths in a repository's `.git`, or in a bare `name.git`, that decide what git runs, and `.git` itself."""
 EXECUTED_NAME = re.compile(_INSIDE, re.IGNORECASE | re.DOTALL)
 """The same below the folder of a repository with another name."""
 

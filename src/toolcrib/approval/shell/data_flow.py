@@ -6,7 +6,15 @@ import re
 
 from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, Origin, StreamData, name_set
 from toolcrib.approval.shell.options import option_values
-from toolcrib.approval.shell.paths import is_own_record, is_personal, is_private, is_secret, reached, resolve
+from toolcrib.approval.shell.paths import (
+    DATABASE_FILE,
+    is_own_record,
+    is_personal,
+    is_private,
+    is_secret,
+    reached,
+    resolve,
+)
 from toolcrib.approval.shell.rules import BY_PROGRAM
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import CommandLocation, Runner
@@ -52,14 +60,31 @@ PACKERS = name_set("cp mv gcp gmv install rsync tar gtar bsdtar zip 7z 7za gzip 
 
 
 def remember_copies(call: CommandCall) -> None:
-    """Note that files which this command makes hold files of the user from outside the workspace."""
+    """Note that files which this command makes hold whole folders, or files of the user from outside the workspace."""
     operands = call.arguments.operands
+    archive = packed_into(call)
+    if archive is not None:
+        call.state.files[reached(archive, call.state)] = StreamData(None, Origin.FILE | Origin.ARCHIVE)
     if any(is_personal(reached(word, call.state), call.state) for word in operands):
         named = call.arguments.value("-f", "--file", "-o", "--output")
         for word in (*operands[:2], *operands[-1:], *([named] if named is not None else [])):
             path = reached(word, call.state)
             if word.text and not is_personal(path, call.state):
                 call.state.files[path] = StreamData(None, Origin.FILE | Origin.PERSONAL)
+
+
+def packed_into(call: CommandCall) -> ExpandedWord | None:
+    """The file that this command packs others into."""
+    operands, texts = call.arguments.operands, [word.text for word in call.words[:3]]
+    if call.program in ("tar", "gtar", "bsdtar"):
+        if not any(re.fullmatch(r"-?[A-Za-z]*c[A-Za-z]*|--create", text) for text in texts[:2]):
+            return None
+        bundled = operands[1] if texts[:1] and "f" in texts[0] and texts[0][0] != "-" and len(operands) > 1 else None
+        return bundled or call.arguments.value("-f", "--file")
+    if call.program in ("zip", "7z", "7za") and operands:
+        operands = operands[1:] if operands[0].text == "a" else operands
+        return operands[0] if operands else None
+    return None
 
 
 def judge_flow(runner: Runner, call: CommandCall, site: CommandLocation) -> None:
@@ -81,9 +106,9 @@ def judge_flow(runner: Runner, call: CommandCall, site: CommandLocation) -> None
         judge_personal(runner, call, site)
         if any(word.origin & (Origin.SECRET | Origin.PRIVATE) for word in call.words):
             runner.report("exfiltration", "may send a secret over the network", site)
+    if call.program in BULK_SENDERS:
+        judge_bulk(runner, call, site)
     piped = call.stdin.origin if call.program in RAW_SENDERS and call.stdin is not None else 0
-    if piped & Origin.ARCHIVE:
-        runner.report("exfiltration", "sends a whole folder over the network", site)
     if piped & Origin.MACHINE and not any(HERE.search(word.text) for word in call.words):
         runner.report("exfiltration", "sends what programs tell about this machine over the network", site)
     if call.program in RESOLVERS and any(LOOKED_UP.search(word.text) and word.origin & DATA for word in call.words):
@@ -108,6 +133,65 @@ def judge_flow(runner: Runner, call: CommandCall, site: CommandLocation) -> None
         judge_named(runner, call, secrets, site)
     else:
         judge_shown(runner, call, site)
+
+
+SOCKETS = name_set("nc ncat netcat socat telnet websocat openssl")
+"""Programs that connect to any address, without a login and without saying what they send."""
+MAILERS = name_set("mail mailx mutt sendmail swaks s-nail")
+BULK_SENDERS = RAW_SENDERS | SOCKETS | MAILERS
+THIS_MACHINE = re.compile(r"(?:^|//|@|:)(?:localhost\b|127\.|0\.0\.0\.0|\[?::1\b|host\.docker\.internal)")
+SOCKET_FILE = re.compile(r"(?i)(?:file|open|gopen):|/|\./")
+SOCKET_HOST = re.compile(r"(?i)(?:tcp|udp|ssl|openssl|sctp|proxy|socks)[46]?[a-z-]*:")
+
+
+DROPS = re.compile(
+    r"(?:^|//|\.)(?:transfer\.sh|0x0\.st|file\.io|webhook\.site|pastebin\.com|paste\.rs|ix\.io|sprunge\.us|termbin\.com|temp\.sh"
+    r"|bashupload\.com|gofile\.io|catbox\.moe|dpaste\.\w+|hastebin\.com|requestbin\.\w+|requestcatcher\.com|pipedream\.net"
+    r"|beeceptor\.com|oast\.\w+|interact\.sh|burpcollaborator\.net|ngrok(?:-free)?\.\w+|trycloudflare\.com|loca\.lt|serveo\.net"
+    r"|anonfiles\.com|wetransfer\.com|filebin\.net|send\.vis\.ee|tmpfiles\.org|clbin\.com)(?:[:/?]|$)"
+)
+"""Hosts that keep what anybody sends them without a login, or show it to whoever waits there."""
+
+
+def judge_bulk(runner: Runner, call: CommandCall, site: CommandLocation) -> None:
+    """Report whole folders and databases that go to a host without a login, and any file that goes to a socket."""
+    if any(THIS_MACHINE.search(word.text) for word in call.words):
+        return
+    origin = call.stdin.origin if call.stdin is not None else 0
+    for word in uploaded(call):
+        path = reached(word.text, call.state)
+        known = call.state.files.get(path)
+        origin |= Origin.ARCHIVE if call.state.many and UNKNOWN in path else 0
+        origin |= known.origin & Origin.ARCHIVE if known is not None else 0
+        origin |= Origin.DATABASE if DATABASE_FILE.search(path) else 0
+    if origin & Origin.ARCHIVE:
+        runner.report("exfiltration", "sends a whole folder over the network", site)
+    elif origin & Origin.DATABASE:
+        runner.report("exfiltration", "sends a database over the network", site)
+    elif any(DROPS.search(word.text) for word in call.words) and (uploaded(call) or origin & DATA):
+        runner.report("exfiltration", "sends a file to a host where anybody can collect it", site)
+    elif call.program in SOCKETS and sends_file(call):
+        runner.report("exfiltration", "sends a file to a network connection", site)
+
+
+def sends_file(call: CommandCall) -> bool:
+    """Whether a program that opens a connection sends a file or what another program printed."""
+    texts = [word.text for word in call.words]
+    if call.program == "openssl" and texts[:1] != ["s_client"]:
+        return False
+    if call.program == "socat":
+        if not any(SOCKET_HOST.match(text) for text in texts):
+            return False
+        if any(SOCKET_FILE.match(text) for text in texts):
+            return True
+    elif call.arguments.has("-z", "-U", "--unixsock", "-h", "--help"):
+        return False
+    data = call.stdin
+    if data is None or data.origin & Origin.MACHINE:
+        return False
+    return bool(data.origin & (Origin.FILE | Origin.DECODED)) or (
+        data.text is None and bool(data.origin & Origin.PROGRAM)
+    )
 
 
 def judge_personal(runner: Runner, call: CommandCall, site: CommandLocation) -> None:

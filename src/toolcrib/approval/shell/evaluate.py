@@ -10,7 +10,7 @@ from toolcrib.approval.shell.assignments import LASTING_HOOKS, assign, calculate
 from toolcrib.approval.shell.data_flow import judge_flow
 from toolcrib.approval.shell.expansion import Expander, further_input, loop_values
 from toolcrib.approval.shell.findings import FindingLog
-from toolcrib.approval.shell.fork_bombs import is_bomb, spawns_itself, spawns_without_end
+from toolcrib.approval.shell.fork_bombs import exhausts, is_bomb, spawns_itself
 from toolcrib.approval.shell.handlers import HANDLERS
 from toolcrib.approval.shell.handlers.builtins import judge_alias_name, judge_condition, judge_function_name
 from toolcrib.approval.shell.judge import (
@@ -293,8 +293,8 @@ class Evaluator:
         return StreamData.join(outputs) if outputs else NOTHING
 
     def loop(self, node: LoopCommand, state: ShellState, stdin: StreamData | None) -> StreamData:
-        if spawns_without_end(node):
-            self.report("fork_bomb", "starts processes in an endless loop", self.whole_site())
+        if (how := exhausts(node)) != "":
+            self.report("fork_bomb", how, self.whole_site())
         self.condition(node, state, stdin)
         if node.counter is not None:
             self.expander.arithmetic(node.counter, state)

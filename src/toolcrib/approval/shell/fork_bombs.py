@@ -69,12 +69,39 @@ def _runs_itself(command: SimpleCommand) -> bool:
     )
 
 
+def exhausts(loop: LoopCommand) -> str:
+    """How an endless loop uses up the machine; empty if it does not."""
+    if spawns_without_end(loop):
+        return "starts processes in an endless loop"
+    return "writes to files in an endless loop" if _is_endless(loop) and _only_grows(loop.body) else ""
+
+
+def _is_endless(loop: LoopCommand) -> bool:
+    if loop.condition is None:
+        return loop.counter is not None and _counts_far(loop)
+    condition = [command.words[0].literal for command, _ in simple_commands(loop.condition) if command.words]
+    return condition in (["true"], [":"], ["1"])
+
+
+PAUSES = frozenset({"wait", "sleep", "read", "break", "exit", "return", "inotifywait", "curl", "wget", "make", "kill"})
+"""What ends a loop, or makes each round wait for something."""
+
+
+def _only_grows(body: Command) -> bool:
+    """True for a body that adds to a file, or makes another file or folder, each time and without waiting."""
+    commands = [command for command, _ in simple_commands(body)]
+    names = [command.words[0].literal for command in commands if command.words]
+    if any(name in PAUSES or name is None for name in names):
+        return False
+    appends = any(each.operator in (">>", "&>>") for command in commands for each in command.redirections)
+    return appends or {*names} == {"mkdir", "cd"} or "mktemp" in names or "fallocate" in names
+
+
 def spawns_without_end(loop: LoopCommand) -> bool:
     """True for an endless loop whose body starts something in the background."""
     if loop.condition is None:
         return _has_background(loop.body) and _counts_far(loop)
-    condition = [command.words[0].literal for command, _ in simple_commands(loop.condition) if command.words]
-    if condition not in (["true"], [":"], ["1"]):
+    if not _is_endless(loop):
         return False
     commands = list(simple_commands(loop.body))
     waits = any(

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from toolcrib.approval.shell.model import NOTHING, UNKNOWN, ExpandedWord, NotUnderstood, Origin, StreamData, name_set
 from toolcrib.approval.shell.paths import (
+    DATABASE_FILE,
     is_personal,
     is_private,
     is_protected,
@@ -134,12 +135,15 @@ def opened(
         return StreamData(None, Origin.NETWORK)
     if path in STANDARD_INPUT:
         return stdin
+    if path == "/dev/null":
+        return NOTHING
     path = secrets_by_pattern(target, state) or path
     secret = Origin.SECRET if is_secret(path) else Origin.PRIVATE if is_private(path) else 0
     secret |= Origin.PERSONAL if is_personal(path, state) else 0
     if secret & Origin.SECRET:
         runner.report("credential", f"reads the secret {path.replace(UNKNOWN, '…')}", site, paths=(path,))
-    return state.written(path, target.text) or StreamData(None, Origin.FILE | secret | target.origin)
+    database = Origin.DATABASE if DATABASE_FILE.search(path) else 0
+    return state.written(path, target.text) or StreamData(None, Origin.FILE | secret | database | target.origin)
 
 
 def chosen_descriptor(redirection: Redirection, state: ShellState) -> str:

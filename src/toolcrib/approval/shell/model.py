@@ -59,6 +59,8 @@ class Origin:
     """What programs tell about this machine: its processes, connections, users."""
     PERSONAL = 65536
     """A file of the user that does not belong to the workspace."""
+    DATABASE = 131072
+    """A database, or a dump of one, by the name of its file."""
 
 
 class ExpandedWord(msgspec.Struct, frozen=True):

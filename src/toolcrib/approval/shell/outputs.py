@@ -18,7 +18,15 @@ from toolcrib.approval.shell.model import (
     StreamData,
     name_set,
 )
-from toolcrib.approval.shell.paths import is_personal, is_private, is_protected, is_secret, reached, resolve
+from toolcrib.approval.shell.paths import (
+    DATABASE_FILE,
+    is_personal,
+    is_private,
+    is_protected,
+    is_secret,
+    reached,
+    resolve,
+)
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.secret_files import lists_secrets, secrets_by_pattern, walked_secret
 from toolcrib.approval.shell.secret_variables import INTERPRETERS, keys_in_code, names_secret
@@ -355,6 +363,8 @@ def output_of(call: CommandCall) -> StreamData:
             origin |= Origin.PERSONAL
         elif path in call.state.files:
             origin |= call.state.files[path].origin & (Origin.SECRET | Origin.PRIVATE | Origin.PERSONAL)
+        if DATABASE_FILE.search(path):
+            origin |= Origin.DATABASE
     if call.program not in PRINTS_WORDS and any(word.origin & Origin.SECRET_FILE for word in call.words):
         origin |= Origin.SECRET
     if walked_secret(call):
@@ -364,5 +374,5 @@ def output_of(call: CommandCall) -> StreamData:
     if call.program in NAMES_FILES and any(is_protected(reached(word, call.state), call.state) for word in call.words):
         origin |= Origin.PROTECTED_FILE
     if call.program in _SILENT and not (call.program == "git" and call.words and call.words[0].text in GIT_SHOWS):
-        origin &= ~(Origin.SECRET | Origin.PRIVATE | Origin.PERSONAL)
+        origin &= ~(Origin.SECRET | Origin.PRIVATE | Origin.PERSONAL | Origin.DATABASE)
     return StreamData(data.text, origin)

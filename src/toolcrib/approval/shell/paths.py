@@ -66,6 +66,10 @@ NAMED_LIKE_KEYS = name_set(
     "credentials credentials.json credentials.toml credentials.yml credentials.yaml auth.json auth.toml token tokens "
     "token.json tokens.json hub access_token access_tokens.json api_key apikey secrets secrets.json"
 )
+DATABASE_FILE = re.compile(
+    r"\.(?:sql|dump|pgdump|sqlite3?|db|rdb|mdb|bson|bak|mysql|ldif)(?:\.(?:gz|zst|xz|bz2|enc|zip))?$"
+)
+"""A database, or a dump of one."""
 IN_HIDDEN_FOLDER = re.compile(r"(?:/(?:home|Users)/[^/]+|/root|/var/root)/\.(?!cache/|git/)")
 """Where programs keep what they log in with."""
 OWN_TOKENS = re.compile(r"/(?:serve/tokens?(?:\.json)?|logins/spotify\.json|mcp_tokens/[^/]+\.json)$")

@@ -32,6 +32,8 @@ READS_PASSWORDS = re.compile(
     r"(?:keyring|browser_cookie3?|pycookiecheat|secretstorage|win32crypt|lazagne|pypykatz|mimikatz|pynput|keyboard|pyautogui|pyperclip"
     r"|mss|pyscreenshot|sounddevice|pyaudio)(?:\.|$)"
 )
+GETS_KEYS = name_set("get_credentials get_frozen_credentials get_session_token get_secret_value assume_role")
+CLOUD_KITS = name_set("boto3 botocore aioboto3 aiobotocore")
 MAX_CODE = 40_000
 MAX_NESTING = 60
 SUSPICIOUS = re.compile(
@@ -227,6 +229,9 @@ class _Reader(ConstantReader):
             raise RecursionError
         name = self.dotted(node.func)
         self.judge_lookup(name, node)
+        method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        if method in GETS_KEYS and not self.names.keys().isdisjoint(CLOUD_KITS):
+            self.report("credential", f"calls {method}, which gets the keys of an account")
         imported = self.constant(node.args[0]) if name in IMPORTS and node.args else None
         if isinstance(imported, str):
             self.judge_import("toolcrib.__main__" if (name, imported) == ("runpy.run_module", "toolcrib") else imported)

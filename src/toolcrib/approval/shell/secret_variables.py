@@ -103,19 +103,32 @@ def leaked_variable(call: CommandCall) -> str:
         return ""
     words = [word for word in call.words if call.program != "git" or "://" in word.text]
     hosts = [match.group(1).lower() for word in words for match in URL_HOST.finditer(word.text)]
-    if hosts and all(LOCAL_HOST.fullmatch(host) for host in hosts):
+    proxies = proxy_hosts(call)
+    if hosts and all(LOCAL_HOST.fullmatch(host) for host in hosts) and not proxies:
         return ""
     before = ""
     for word in words:
         logs_in = bool(LOGIN.match(before) or LOGIN_HEADER.match(word.text) or IN_USER_PART.search(word.text))
         for name in word.keys:
-            if not (hosts and all(may_receive(name, host, logs_in=logs_in) for host in hosts)):
+            if not (hosts and all(may_receive(name, host, logs_in=logs_in) for host in hosts)) or proxies:
                 return f"${name}"
         sent = SENT_VARIABLE.search(word.text) if call.program == "ssh" else None
         if (word.origin & Origin.KEY and not word.keys) or (sent and names_secret(sent.group(1))):
             return "a key"
         before = word.text
     return "a key" if call.stdin is not None and call.stdin.origin & Origin.KEY and call.program != "git" else ""
+
+
+def proxy_hosts(call: CommandCall) -> list[str]:
+    """The hosts that variables of this session or command line send requests through, other than this machine."""
+    given = call.state.variables
+    texts = [given[name][0].text for name in PROXIES if given.get(name)]
+    found = [match.group(1).lower() for text in texts if (match := PROXY_HOST.match(text)) is not None]
+    return [host for host in found if not LOCAL_HOST.fullmatch(host)]
+
+
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
+PROXY_HOST = re.compile(r"(?:\w+://)?(?:[^/@\s]*@)?(\[[^\]]*\]|[^/:?#\s]+)")
 
 
 def keys_in_code(call: CommandCall) -> tuple[str, ...]:

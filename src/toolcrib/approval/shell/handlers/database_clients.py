@@ -114,7 +114,12 @@ def sql_client(runner: Runner, call: CommandCall, site: CommandLocation) -> Stre
             runner.report("remote_code", "runs SQL from the network", site)
     for text in texts:
         judge_sql(runner, call, text.text, site)
-    return StreamData(None, Origin.PROGRAM)
+    dumps = any(DOT_DUMP.match(text.text) for text in texts)
+    return StreamData(None, Origin.PROGRAM | (Origin.PRIVATE if dumps else 0))
+
+
+DOT_DUMP = re.compile(r"\s*\.dump\b")
+"""What makes SQLite print a whole database, as `pg_dump` does."""
 
 
 def judge_sql(runner: Runner, call: CommandCall, text: str, site: CommandLocation) -> None:

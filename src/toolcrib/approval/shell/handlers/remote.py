@@ -154,7 +154,8 @@ def after_dashes(runner: Runner, call: CommandCall, site: CommandLocation) -> St
     if call.program in ("adb", "multipass", "wsl", "machinectl") and len(call.words) > 1:
         start = next((at for at, text in enumerate(texts) if text in ("shell", "exec", "-e")), None)
         if start is not None:
-            skip = 1 if call.program != "multipass" else 2
+            # The name of a machine comes before the command.
+            skip = 2 if call.program in ("multipass", "machinectl") else 1
             rest = call.words[start + skip :]
             return (
                 runner.run_text(" ".join(word.text for word in rest), call.state.copy(), None, site) if rest else None
@@ -241,6 +242,8 @@ def later(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamDat
     if stdin.text is None:
         if stdin.origin & (Origin.NETWORK | Origin.PROGRAM | Origin.DECODED):
             runner.report("unknown_code", "schedules commands that are only known at run time", site)
+        elif stdin.origin & Origin.FILE:
+            runner.report("unknown_code", "schedules the commands in a file", site)
         return None
     text = stdin.text
     if re.search(

@@ -272,7 +272,7 @@ def run_wrapped(
     if not words and call.program == "parallel" and call.stdin is not None:
         return run_lines(runner, call, site)
     if not words:
-        return None if call.program in ("sudo", "env", "time", "ssh-agent") else ANYTHING
+        return None if call.program in ("sudo", "doas", "env", "time", "ssh-agent") else ANYTHING
     if shape.joined or call.program == "parallel":
         return run_joined(runner, words, call, site)
     if call.program == "uvx":
@@ -384,10 +384,15 @@ def package_program(words: list[ExpandedWord]) -> list[ExpandedWord]:
 
 
 def substitute_user(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
-    """Judge `su -c 'command'`."""
+    """Judge `su -c 'command'` and `runuser bob -c 'command'`."""
     arguments = call.arguments
     script = arguments.value("-c", "--command", "--session-command")
-    return runner.run_text(script.text, call.state, call.stdin, site) if script is not None else None
+    if script is None:
+        # `runuser -u bob -- command` takes words, as sudo does.
+        return unwrap(runner, call, site) if call.program == "runuser" and arguments.has("-u", "--user") else None
+    if BARE_SHELL.match(script.text):
+        runner.report("system_config", "opens a shell as root or another user", site)
+    return runner.run_text(script.text, call.state, call.stdin, site)
 
 
 MAX_WORDS = 256
@@ -542,6 +547,6 @@ FINDERS: dict[str, Handler] = {
 HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(WRAPPERS, unwrap),
     **dict.fromkeys(RUNNERS, run_project_command),
-    "su": substitute_user,
+    **dict.fromkeys(("su", "runuser"), substitute_user),
     **FINDERS,
 }

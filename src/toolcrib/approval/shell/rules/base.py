@@ -131,6 +131,17 @@ def operands_at_least(count: int) -> Predicate:
 
 SPECS: dict[str, OptionSpec] = {
     "sudo": spec("-u -g -p -h -C -r -t -T -U -D -R --user --group --prompt --host --chdir --chroot", stop_early=True),
+    "doas": spec("-u -C -a", stop_early=True),
+    "run0": spec("-u -g -D --user --group --chdir --setenv --property --slice --nice --unit", stop_early=True),
+    "pkexec": spec("--user", stop_early=True),
+    "gosu": spec("", stop_early=True),
+    "su-exec": spec("", stop_early=True),
+    "setpriv": spec(
+        "--reuid --regid --groups --ambient-caps --bounding-set --inh-caps --securebits --selinux-label",
+        stop_early=True,
+    ),
+    "runuser": spec("-u --user -g --group -G -s --shell -c --command --session-command"),
+    "chroot": spec("--userspec --groups", stop_early=True),
     "nsenter": spec("-t --target -S -G --setuid --setgid --root --wd", stop_early=True),
     "npx": spec("-p --package -w --workspace --node-arg -c --call", stop_early=True),
     "ctr": spec("-n --namespace -a --address"),

@@ -100,6 +100,39 @@ def reads_macos_password(call: CommandCall) -> bool:
     )
 
 
+PRINTS_TOKEN = tuple(
+    (line.split("|")[0].split(), re.compile(line.split("|", 1)[1].strip()))
+    for line in r"""
+fly flyctl databricks hf huggingface-cli vercel railway pscale turso doctl | auth (?:token|print-token)\b
+glab | (?:auth token|config get (?:token|.*_token))\b
+az | acr login .*--expose-token
+doctl | registry docker-config
+firebase | login:ci
+argocd | account generate-token
+gcloud | (?:sql generate-login-token|config config-helper)
+nmcli | .*(?:show-password|--show-secrets|(?:^|\s)-s\b)
+systemd-creds | decrypt
+kwallet-query | .*-(?:r|-read-password)\b
+yarn pnpm npm | config get .*(?:[Aa]uth|[Tt]oken|password)
+poetry | config (?:pypi-token|http-basic)\.\S+$
+stripe | config --list
+sf sfdx | (?:org (?:display .*--verbose|auth show)|force:org:display .*--verbose)
+snow | connection generate-jwt
+eksctl | utils .*token
+rclone | (?:config (?:dump|show)|reveal)
+wg | (?:showconf|show \S+ private-key)
+docker-credential-desktop docker-credential-osxkeychain docker-credential-secretservice docker-credential-pass | get
+""".strip().splitlines()
+)
+"""What prints a token or a password, by program; the rest of the line as a pattern."""
+PRINTS_TOKEN_PROGRAMS = " ".join(dict.fromkeys(program for programs, _ in PRINTS_TOKEN for program in programs))
+
+
+def prints_token(call: CommandCall) -> bool:
+    text = " ".join(word.text for word in call.words[:8])
+    return any(call.program in programs and pattern.match(text) for programs, pattern in PRINTS_TOKEN)
+
+
 RULES = (
     Rule(
         "ps",
@@ -181,14 +214,31 @@ RULES = (
     ),
     Rule(
         "aws",
-        "secretsmanager|ssm|sts|ecr|configure|iam|codeartifact|kms "
+        "secretsmanager|ssm|sts|ecr|configure|iam|codeartifact|kms|sso|eks|rds|ec2|redshift|lightsail "
         "get-secret-value|get-parameter|get-parameters|get-session-token|"
         "export-credentials|assume-role|get-authorization-token|decrypt|get-parameters-by-path|"
-        "get-federation-token",
+        "get-federation-token|get-role-credentials|get-token|generate-db-auth-token|get-password-data|"
+        "get-cluster-credentials|get-instance-access-details",
         reason="prints a secret",
         key="credential",
         yes="aws secretsmanager get-secret-value --secret-id x",
         no="aws sts get-caller-identity",
+    ),
+    Rule(
+        PRINTS_TOKEN_PROGRAMS,
+        reason="prints an access token or a password",
+        where=prints_token,
+        key="credential",
+        yes="fly auth token",
+        no="fly auth whoami",
+    ),
+    Rule(
+        "ssh-add",
+        reason="takes keys out of the agent",
+        flags="-D -d -x",
+        key="credential",
+        yes="ssh-add -D",
+        no="ssh-add -L",
     ),
     Rule(
         "aws",

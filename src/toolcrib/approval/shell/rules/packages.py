@@ -157,8 +157,8 @@ RULES = (
         no="dnf search x",
     ),
     Rule(
-        "pip pip3 pipx uv npm pnpm yarn gem cargo",
-        "install|add|i|pip|tool",
+        "pip pip3 pipx uv npm pnpm yarn bun gem cargo",
+        "install|add|i|pip|tool|link|ln|develop|inject",
         reason="installs code from a folder that anybody may write to",
         where=installs_temporary,
         yes="pip install /tmp/x",
@@ -170,6 +170,21 @@ RULES = (
         where=from_elsewhere,
         yes="easy_install https://x.example/p.tar.gz",
         no="easy_install requests",
+    ),
+    Rule(
+        "rustup",
+        "toolchain link",
+        reason="makes later builds run the compiler in a folder",
+        yes="rustup toolchain link x /tmp/x",
+        no="rustup toolchain list",
+    ),
+    Rule(
+        "yarn",
+        "plugin|set import|version",
+        reason="makes later runs load code from an address or a file",
+        where=after_sub(2, lambda text: re.match(r"https?://|\.{0,2}/|~", text)),
+        yes="yarn plugin import https://x.example/p.js",
+        no="yarn set version stable",
     ),
     Rule("yarn", "npm publish", reason="publishes a package", yes="yarn npm publish", no="yarn npm info x"),
     Rule(

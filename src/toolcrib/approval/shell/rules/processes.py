@@ -109,6 +109,15 @@ RULES = (
         no="pkill -0 node",
     ),
     Rule(
+        "stress stress-ng",
+        reason="loads the machine without an end",
+        unless="-t --timeout --help --version -V",
+        where=lambda call: bool(call.words),
+        key="fork_bomb",
+        yes="stress -c 64",
+        no="stress-ng --cpu 2 --timeout 10s",
+    ),
+    Rule(
         "tmux",
         "kill-server",
         reason="ends every session and everything running in it",

@@ -44,6 +44,9 @@ def sets_dangerous_git(call: CommandCall) -> bool:
     if "config" not in [each.text for each in call.arguments.operands[:1]] or any(text in GIT_LOOKS for text in texts):
         return False
     keys = [text.lower() for text in texts if "." in text[1:]]
+    if "store" in texts[-1].split() and any(CHOSEN.match(key) and key.endswith("helper") for key in keys):
+        # It keeps passwords in a file that everything can read.
+        return True
     if PLAIN_CHOICE.fullmatch(texts[-1]) and any(CHOSEN.match(key) for key in keys):
         return False
     named = any(GIT_SETTING.runs.match(key) or GIT_SETTING.loads.match(key) or GIT_DIVERTS.match(key) for key in keys)
@@ -93,10 +96,40 @@ def changes_by_bus(call: CommandCall) -> bool:
 def sets_what_runs(call: CommandCall) -> bool:
     """`npm config set script-shell …`: a setting that runs a program, or takes packages from elsewhere."""
     return any(
-        re.match(r"(?:script-shell|shell|git|editor|node-options|onload-script|init-module|prefix)(?:=|$)", word.text)
-        or re.match(r"(?:.*[.:])?(?:registry|index-url|extra-index-url|trusted-host|find-links)(?:=|$)", word.text)
+        re.match(
+            r"(?:script-shell|shell|git|editor|node-options|onload-script|init-module|prefix|yarnPath|plugins|initScope"
+            r"|globalFolder|yarn-path|httpProxy|httpsProxy|https?-proxy|proxy)(?:[=.\[]|$)",
+            word.text,
+        )
+        or re.match(
+            r"(?:.*[.:])?(?:registry|index-url|extra-index-url|trusted-host|find-links|npmRegistryServer)(?:=|$)",
+            word.text,
+        )
         for word in call.words
     )
+
+
+SHELL_NAME = re.compile(r"(?:/\S*/)?(?:(?:ba|z|da|k|c|tc|fi|a)?sh|su)$")
+NAMES_FIRST = ("gosu", "su-exec", "chroot")
+"""Wrappers whose first word is a user or a folder."""
+
+
+def opens_shell(call: CommandCall) -> bool:
+    """A shell without a command in it, as somebody else: what is typed there is not seen."""
+    arguments = call.arguments
+    words = [each.text for each in arguments.operands]
+    if call.program == "runuser" and not arguments.has("-u", "--user"):
+        return not arguments.has("-c", "--command", "--session-command", "-h", "--help", "-V")
+    if call.program in NAMES_FIRST:
+        if not words:
+            return False
+        words = words[1:] or ["sh"]
+    while words and ("=" in words[0] or words[0] == "--"):
+        words = words[1:]
+    if not words:
+        asked = arguments.has("-s", "-i", "--shell", "--login")
+        return (asked and call.program != "setpriv") or (call.program in ("run0", "pkexec") and not call.words)
+    return bool(SHELL_NAME.match(words[0])) and all(re.fullmatch(r"-[ilps]*|--login|--norc|root", w) for w in words[1:])
 
 
 RULES = (
@@ -205,7 +238,7 @@ RULES = (
     ),
     Rule(
         "npm pnpm yarn pip pip3 uv",
-        "config set",
+        "config|c set",
         reason="changes where packages come from, or what runs with them",
         where=sets_what_runs,
         unless="--help",
@@ -247,19 +280,24 @@ RULES = (
         no="sudo ls",
     ),
     Rule(
-        "sudo",
-        reason="opens a shell as root",
-        where=lambda call: (
-            [w.text for w in call.words]
-            in (["-s"], ["-i"], ["--shell"], ["--login"], ["su"], ["su", "-"], ["bash"], ["sh"])
-        ),
-        yes="sudo -i",
+        "sudo doas run0 pkexec gosu su-exec setpriv chroot runuser",
+        reason="opens a shell as root or another user",
+        where=opens_shell,
+        yes="doas -s",
         no="sudo -l",
+    ),
+    Rule(
+        "machinectl",
+        "shell|login",
+        reason="opens a shell as root or another user",
+        where=lambda call: len(call.arguments.operands) < 3,
+        yes="machinectl shell root@.host",
+        no="machinectl list",
     ),
     Rule(
         "su",
         reason="becomes another user",
-        where=lambda call: not call.arguments.has("-c", "--command"),
+        where=lambda call: not call.arguments.has("-c", "--command", "--session-command"),
         yes="su - root",
         no="su -c 'ls' bob",
     ),

@@ -44,6 +44,17 @@ def deletes_remote(call: CommandCall) -> bool:
     return any(re.match(r"[+:].", each.text) for each in call.arguments.operands[1:])
 
 
+def overwrites_branches(call: CommandCall) -> bool:
+    """A fetch that moves local branches even if commits get lost; branches of a remote are there to be moved."""
+    forced = call.arguments.has("-f", "--force")
+    for each in call.arguments.operands[1:]:
+        source, colon, target = each.text.partition(":")
+        own = target.startswith("refs/heads/") or (target and not target.startswith("refs/"))
+        if colon and own and "://" not in each.text and (forced or source.startswith("+")):
+            return True
+    return False
+
+
 def drops_reflog(call: CommandCall) -> bool:
     return [each.text for each in call.arguments.operands[1:2]] in (["expire"], ["delete"])
 
@@ -94,6 +105,15 @@ RULES = (
         unless="-n --dry-run",
         yes="git push origin +main",
         no="git push origin main:main",
+    ),
+    Rule(
+        "git",
+        "fetch|pull",
+        reason="overwrites local branches",
+        where=overwrites_branches,
+        unless="-n --dry-run",
+        yes="git fetch upstream '+refs/heads/*:refs/heads/*'",
+        no="git fetch origin '+refs/heads/*:refs/remotes/origin/*'",
     ),
     Rule(
         "git",
