@@ -76,9 +76,9 @@ def test_scope_says_what_a_grant_would_cover() -> None:
 
 def test_added_pattern_is_asked_about(added_patterns: list[tuple[str, str]]) -> None:
     """A row that somebody appends becomes one more question."""
-    added_patterns.append((r"\bdeploy\b", "deployment"))
+    added_patterns.append((r"\bship\b", "deployment"))
 
-    assert detect_dangerous_command("make deploy") == (True, "deployment", "deployment")
+    assert detect_dangerous_command("make ship") == (True, "deployment", "deployment")
     assert detect_dangerous_command("make test")[0] is False
 
 

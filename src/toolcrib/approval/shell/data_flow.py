@@ -19,7 +19,14 @@ from toolcrib.approval.shell.rules import BY_PROGRAM
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import CommandLocation, Runner
 from toolcrib.approval.shell.secret_files import is_workspace, secret_in_text, secrets_by_pattern, walked_secret
-from toolcrib.approval.shell.secret_variables import INTERPRETERS, leaked_variable
+from toolcrib.approval.shell.secret_variables import (
+    INTERPRETERS,
+    LOCAL_HOST,
+    URL_HOST,
+    USES_NETWORK,
+    code_of,
+    leaked_variable,
+)
 
 SENDERS = name_set(
     "curl wget nc ncat netcat socat ssh scp sftp rsync ftp tftp lftp mail mailx mutt sendmail "
@@ -81,6 +88,9 @@ def packed_into(call: CommandCall) -> ExpandedWord | None:
             return None
         bundled = operands[1] if texts[:1] and "f" in texts[0] and texts[0][0] != "-" and len(operands) > 1 else None
         return bundled or call.arguments.value("-f", "--file")
+    if call.program == "git":
+        bundle = operands[2:3] if texts[:2] == ["bundle", "create"] else []
+        return call.arguments.value("-o", "--output") if texts[:1] == ["archive"] else bundle[0] if bundle else None
     if call.program in ("zip", "7z", "7za") and operands:
         operands = operands[1:] if operands[0].text == "a" else operands
         return operands[0] if operands else None
@@ -89,7 +99,7 @@ def packed_into(call: CommandCall) -> ExpandedWord | None:
 
 def judge_flow(runner: Runner, call: CommandCall, site: CommandLocation) -> None:
     """Report secrets that this command prints or sends."""
-    if call.program in PACKERS:
+    if call.program in PACKERS or call.program == "git":
         remember_copies(call)
     origin = call.stdin.origin if call.stdin is not None else 0
     for word in call.words:
@@ -111,8 +121,13 @@ def judge_flow(runner: Runner, call: CommandCall, site: CommandLocation) -> None
     piped = call.stdin.origin if call.program in RAW_SENDERS and call.stdin is not None else 0
     if piped & Origin.MACHINE and not any(HERE.search(word.text) for word in call.words):
         runner.report("exfiltration", "sends what programs tell about this machine over the network", site)
-    if call.program in RESOLVERS and any(LOOKED_UP.search(word.text) and word.origin & DATA for word in call.words):
+    if call.program in RESOLVERS and any(
+        word.origin & DATA and (LOOKED_UP.search(word.text) or before.text == "-p")
+        for before, word in zip([*call.words[:1], *call.words], call.words, strict=False)
+    ):
         runner.report("exfiltration", "sends data in the name that it looks up", site)
+    if call.program in INTERPRETERS and (by_code := sent_by_code(call)):
+        runner.report("exfiltration", by_code, site)
     may_leak = origin & Origin.KEY or call.program in INTERPRETERS or call.program == "ssh"
     variable = leaked_variable(call) if may_leak else ""
     if variable:
@@ -144,6 +159,8 @@ SOCKET_FILE = re.compile(r"(?i)(?:file|open|gopen):|/|\./")
 SOCKET_HOST = re.compile(r"(?i)(?:tcp|udp|ssl|openssl|sctp|proxy|socks)[46]?[a-z-]*:")
 
 
+MANY = re.compile(r"\*|\{[^}]*,[^}]*\}")
+"""A wildcard that a loop passes on, or that curl reads itself."""
 DROPS = re.compile(
     r"(?:^|//|\.)(?:transfer\.sh|0x0\.st|file\.io|webhook\.site|pastebin\.com|paste\.rs|ix\.io|sprunge\.us|termbin\.com|temp\.sh"
     r"|bashupload\.com|gofile\.io|catbox\.moe|dpaste\.\w+|hastebin\.com|requestbin\.\w+|requestcatcher\.com|pipedream\.net"
@@ -161,7 +178,8 @@ def judge_bulk(runner: Runner, call: CommandCall, site: CommandLocation) -> None
     for word in uploaded(call):
         path = reached(word.text, call.state)
         known = call.state.files.get(path)
-        origin |= Origin.ARCHIVE if call.state.many and UNKNOWN in path else 0
+        listed = UNKNOWN in path and (word.origin & Origin.LISTED or call.state.many)
+        origin |= Origin.ARCHIVE if word.glob or listed or MANY.search(path) else 0
         origin |= known.origin & Origin.ARCHIVE if known is not None else 0
         origin |= Origin.DATABASE if DATABASE_FILE.search(path) else 0
     if origin & Origin.ARCHIVE:
@@ -192,6 +210,39 @@ def sends_file(call: CommandCall) -> bool:
     return bool(data.origin & (Origin.FILE | Origin.DECODED)) or (
         data.text is None and bool(data.origin & Origin.PROGRAM)
     )
+
+
+OPENS_SOCKET = re.compile(
+    r"create_connection\(|socket\(|net\.(?:connect|createConnection)|TCPSocket|fsockopen|IO::Socket"
+)
+READS_FILE = re.compile(
+    r"\bopen\(|read_(?:text|bytes)\(|readFile|createReadStream|File\.|file_get_contents|`cat |<FH?>"
+)
+NAMES_DATABASE = re.compile(r"[\"'][^\"']*\.(?:sql|dump|sqlite3?|db|bak)(?:\.gz)?[\"']")
+PACKS_FOLDER = re.compile(r"make_archive\(|tarfile\.open\([^)]*[\"']w|ZipFile\([^)]*[\"']w|os\.walk\(|rglob\(")
+READS_DATABASE = re.compile(r"sqlite3\.connect|create_engine|psycopg|better-sqlite3")
+LOCAL_TARGET = re.compile(r"[\"'](?:localhost|127\.\d+\.\d+\.\d+|::1)[\"':]")
+
+
+def sent_by_code(call: CommandCall) -> str:
+    """What code on a command line sends away that a command may not send either; empty if nothing."""
+    code = code_of(call)
+    if not USES_NETWORK.search(code) and not OPENS_SOCKET.search(code):
+        return ""
+    hosts = [match.group(1).lower() for match in URL_HOST.finditer(code)]
+    if LOCAL_TARGET.search(code) or (hosts and all(LOCAL_HOST.fullmatch(host) for host in hosts)):
+        return ""
+    if OPENS_SOCKET.search(code) and READS_FILE.search(code):
+        return "sends a file to a network connection"
+    if PACKS_FOLDER.search(code) and SENDS_IN_CODE.search(code):
+        return "sends a whole folder over the network"
+    stored = NAMES_DATABASE.search(code) and READS_FILE.search(code) and not READS_DATABASE.search(code)
+    return "sends a database over the network" if stored else ""
+
+
+SENDS_IN_CODE = re.compile(
+    r"\.(?:post|put|request|patch)\(|data=|files=|body:|method:|\.send(?:all)?\(|STOR|storbinary"
+)
 
 
 def judge_personal(runner: Runner, call: CommandCall, site: CommandLocation) -> None:

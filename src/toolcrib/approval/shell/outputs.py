@@ -274,7 +274,7 @@ def _read(call: CommandCall, stdin: StreamData) -> StreamData:
     parts: list[StreamData] = []
     for each in files:
         path = resolve(each, call.state)
-        endless = Origin.ENDLESS if path in ENDLESS_DEVICES else 0
+        endless = Origin.ENDLESS if path in ENDLESS_DEVICES else Origin.ARCHIVE if each.glob else 0
         parts.append(call.state.written(path, each.text) or StreamData(None, Origin.FILE | endless))
     return StreamData.join(parts)
 

@@ -202,7 +202,7 @@ def python(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamDa
     if module is not None:
         at = next(i for i, word in enumerate(call.words) if word is module or word.text.endswith(module.text))
         inner = [module, *call.words[at + 1 :]]
-        if module.text in ("pip", "pipx", "uv", "poetry"):
+        if module.text in PROGRAM_MODULES:
             runner.invoke(inner, call.state, call.stdin, site)
         elif module.text == "toolcrib.compat":
             runner.invoke([ExpandedWord("python3"), *inner[1:]], call.state, call.stdin, site)
@@ -218,6 +218,8 @@ def python(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamDa
     return StreamData(None, Origin.PROGRAM)
 
 
+PROGRAM_MODULES = name_set("pip pipx uv poetry twine flit hatch mkdocs ansible invoke")
+"""Programs that are also run as modules."""
 RUNS_FILE = name_set(
     "cProfile profile trace pdb runpy coverage kernprof viztracer memray doctest idlelib scalene py_compile"
 )

@@ -6,7 +6,7 @@ import re
 
 from toolcrib.approval.shell.model import ANYTHING, UNKNOWN, ExpandedWord, Origin, StreamData, name_set
 from toolcrib.approval.shell.options import parse_arguments
-from toolcrib.approval.shell.paths import is_protected, place, resolve
+from toolcrib.approval.shell.paths import DATABASE_FILE, is_protected, place, resolve
 from toolcrib.approval.shell.rules.base import SPECS, CommandCall
 from toolcrib.approval.shell.runner import CommandLocation, Handler, Runner
 from toolcrib.approval.shell.state import ShellState
@@ -198,6 +198,8 @@ def file_transfer(runner: Runner, call: CommandCall, site: CommandLocation) -> S
     """Judge the commands that lftp, sftp and ftp get from options, a batch file or standard input."""
     arguments = parse_arguments(call.words, SPECS["sftp"].values | {"-e"})
     texts = [value.text for value in arguments.values("-e", "-c")] if call.program == "lftp" else []
+    if call.program == "tftp":
+        texts.append(" ".join(word.text for word in call.words).partition("-c ")[2])
     batch = arguments.value("-b", "-f")
     data = call.state.written(resolve(batch, call.state)) if batch is not None and batch.text != "-" else call.stdin
     texts += [data.text] if data is not None and data.text else []
@@ -206,6 +208,8 @@ def file_transfer(runner: Runner, call: CommandCall, site: CommandLocation) -> S
             runner.report("recursive_delete", "deletes files on another host", site)
         elif sends_folder(line, call):
             runner.report("exfiltration", "sends the home folder to another host", site)
+        elif call.program != "sftp" and (sent := sent_in_bulk(line, call)):
+            runner.report("exfiltration", sent, site)
         elif line.lstrip().startswith("!"):
             runner.run_text(line.lstrip()[1:], call.state.copy(), None, site)
     return None
@@ -218,6 +222,16 @@ def sends_folder(line: str, call: CommandCall) -> bool:
         resolve(word.replace("~", call.state.home, 1), call.state) for word in line.split()[1:8] if word[0] in "/~"
     )
     return any(place(path, call.state) in ("home", "root", "secret", "home_config") for path in paths)
+
+
+def sent_in_bulk(line: str, call: CommandCall) -> str:
+    """What a line of a program without a login of its own sends: a whole folder, or a database."""
+    if any(re.search(r"localhost|127\.0\.0\.1|sftp://", word.text) for word in call.words[:6]):
+        return ""
+    if re.match(r"\s*(?:mirror\s.*(?:-R|--reverse)|mput\b)", line):
+        return "sends a whole folder over the network"
+    database = re.match(r"\s*put\b", line) and any(DATABASE_FILE.search(word) for word in line.split()[1:4])
+    return "sends a database over the network" if database else ""
 
 
 def ansible(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
@@ -337,7 +351,7 @@ HANDLERS: dict[str, Handler] = {
     "nix-shell": script_option(("--run", "--command")),
     "nix": nix,
     "aws": aws,
-    **dict.fromkeys(("lftp", "sftp", "ftp"), file_transfer),
+    **dict.fromkeys(("lftp", "sftp", "ftp", "tftp"), file_transfer),
     "ansible": ansible,
     "at": later,
     "batch": later,

@@ -268,6 +268,8 @@ def run_wrapped(
     if words and words[0].text == "--":
         words = words[1:]
     if shape.operands and shape.script and words and words[0].text in shape.script and len(words) > 1:
+        if call.program == "sg" and BARE_SHELL.match(words[1].text):
+            runner.report("system_config", "opens a shell as root or another user", site)
         return runner.run_text(words[1].text, state, call.stdin, site)
     if not words and call.program == "parallel" and call.stdin is not None:
         return run_lines(runner, call, site)

@@ -142,6 +142,11 @@ SPECS: dict[str, OptionSpec] = {
     ),
     "runuser": spec("-u --user -g --group -G -s --shell -c --command --session-command"),
     "chroot": spec("--userspec --groups", stop_early=True),
+    "systemd-run": spec(
+        "-p -u -E -M -H --unit --property --slice --uid --gid --nice --working-directory --setenv --machine --host "
+        "--description --service-type",
+        stop_early=True,
+    ),
     "nsenter": spec("-t --target -S -G --setuid --setgid --root --wd", stop_early=True),
     "npx": spec("-p --package -w --workspace --node-arg -c --call", stop_early=True),
     "ctr": spec("-n --namespace -a --address"),

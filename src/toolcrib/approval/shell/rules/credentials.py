@@ -554,6 +554,14 @@ RULES = (
         no="ngrok version",
     ),
     Rule(
+        "pastebinit wgetpaste nopaste ix termbin",
+        reason="sends a file to a host where anybody can collect it",
+        where=lambda call: bool(call.words) or call.stdin is not None,
+        key="exfiltration",
+        yes="pastebinit src/app.py",
+        no="pastebinit --help",
+    ),
+    Rule(
         "croc wormhole magic-wormhole transfer.sh",
         "send",
         reason="sends files to another machine",

@@ -95,10 +95,57 @@ def runs_playbook(call: CommandCall) -> bool:
     return bool(call.arguments.operands) and not looks_only(call) and not (here or local)
 
 
+RELEASES = name_set("release publish full-release deploy upload announce")
 PLATFORM_REMOTE = re.compile(r"heroku(?:-\w+)?|dokku|scalingo|gigalixir|clever|piku|production|live|prod")
 
 
+SAYS_DEPLOY = re.compile(r"(?:[\w.-]+[:/])?(?:deploy|publish)(?:[:._-][\w:.-]+)?")
+DEPLOY_LOOKS = re.compile(r".*[:._-](?:dry-?run|check|test|lint|plan|diff|preview|build|local|dev|status|logs)$")
+
+
+def names_deployment(call: CommandCall) -> bool:
+    """`make deploy`, `npm run deploy:prod`: a task of the project whose name says it."""
+    words = [each.text for each in call.arguments.operands]
+    if looks_only(call) or any(word.text in ("-n", "--just-print", "-l") for word in call.words):
+        return False
+    if call.program in ("npm", "pnpm", "yarn", "bun", "composer", "deno"):
+        words = words[1:2] if words[:1] in (["run"], ["run-script"], ["task"]) else []
+    return any(SAYS_DEPLOY.fullmatch(word) and not DEPLOY_LOOKS.match(word) for word in words[:2])
+
+
 RULES = (
+    Rule(
+        "make gmake just task rake invoke inv npm pnpm yarn bun composer deno fab",
+        reason="runs a task of the project that deploys or publishes, judging by its name",
+        where=names_deployment,
+        yes="npm run deploy:prod",
+        no="make -n deploy",
+    ),
+    Rule(
+        "semantic-release goreleaser jreleaser",
+        reason="publishes a release",
+        where=lambda call: (
+            call.program == "semantic-release" or any(each.text in RELEASES for each in call.arguments.operands)
+        ),
+        unless="--dry-run -d --snapshot --help --version --skip-publish --dryrun",
+        yes="goreleaser release",
+        no="goreleaser release --snapshot",
+    ),
+    Rule(
+        "gh",
+        "workflow run *",
+        reason="starts a workflow that deploys or publishes, judging by its name",
+        where=lambda call: bool(re.search(r"deploy|release|publish|prod", call.arguments.operands[2].text)),
+        yes="gh workflow run deploy.yml",
+        no="gh workflow run ci.yml",
+    ),
+    Rule(
+        "docker podman",
+        "stack|service deploy|update|rollback|scale",
+        reason="changes services of a cluster",
+        yes="docker stack deploy -c c.yml web",
+        no="docker stack ls",
+    ),
     Rule(
         "docker podman nerdctl finch buildah helm skopeo crane oras regctl",
         reason="publishes an image or a chart",

@@ -73,8 +73,9 @@ RULES = (
         no="sometool projects list",
     ),
     Rule(
-        "uv vsce ovsx sbt lein conan ohpm jsr ng-packagr rush lerna changeset semantic-release release-it",
-        "publish|unpublish|upload|deploy",
+        "uv vsce ovsx sbt lein conan ohpm jsr ng-packagr rush lerna changeset release-it bun deno luarocks nuget expo "
+        "caprover",
+        "publish|unpublish|upload|deploy|push",
         reason="publishes a package",
         unless="--dry-run",
         key="package",

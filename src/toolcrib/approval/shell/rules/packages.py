@@ -343,6 +343,14 @@ RULES = (
         no="cargo build",
     ),
     Rule(
+        "python python3",
+        "setup.py",
+        reason="publishes a package",
+        where=after_sub(1, lambda text: text in ("upload", "register", "upload_docs")),
+        yes="python setup.py sdist upload",
+        no="python setup.py sdist",
+    ),
+    Rule(
         "twine flit hatch poetry",
         "upload|publish",
         reason="publishes a package",

@@ -110,6 +110,9 @@ def sets_what_runs(call: CommandCall) -> bool:
 
 
 SHELL_NAME = re.compile(r"(?:/\S*/)?(?:(?:ba|z|da|k|c|tc|fi|a)?sh|su)$")
+CONSOLE = re.compile(r"(?:/\S*/)?(?:i?python[\d.]*|node|irb|perl|lua|php|vim?|nvim|emacs|ghci|tclsh)$")
+"""Programs that run what is typed, or start a shell from a menu."""
+PASSES_ON = ("--", "env", "nohup", "nice", "setsid", "time", "command", "exec", "stdbuf")
 NAMES_FIRST = ("gosu", "su-exec", "chroot")
 """Wrappers whose first word is a user or a folder."""
 
@@ -124,11 +127,15 @@ def opens_shell(call: CommandCall) -> bool:
         if not words:
             return False
         words = words[1:] or ["sh"]
-    while words and ("=" in words[0] or words[0] == "--"):
+    while words and ("=" in words[0] or words[0] in PASSES_ON):
         words = words[1:]
     if not words:
         asked = arguments.has("-s", "-i", "--shell", "--login")
         return (asked and call.program != "setpriv") or (call.program in ("run0", "pkexec") and not call.words)
+    if call.program == "systemd-run" and arguments.has("--user", "--uid"):
+        return False
+    if CONSOLE.match(words[0]):
+        return len(words) == 1
     return bool(SHELL_NAME.match(words[0])) and all(re.fullmatch(r"-[ilps]*|--login|--norc|root", w) for w in words[1:])
 
 
@@ -280,11 +287,18 @@ RULES = (
         no="sudo ls",
     ),
     Rule(
-        "sudo doas run0 pkexec gosu su-exec setpriv chroot runuser",
+        "sudo doas run0 pkexec gosu su-exec setpriv chroot runuser systemd-run",
         reason="opens a shell as root or another user",
         where=opens_shell,
         yes="doas -s",
         no="sudo -l",
+    ),
+    Rule(
+        "newgrp",
+        reason="opens a shell as root or another user",
+        where=operands_at_least(1),
+        yes="newgrp docker",
+        no="newgrp --help",
     ),
     Rule(
         "machinectl",
