@@ -121,6 +121,8 @@ def write(workspace: Path, path: str) -> Decision:
         ".git/worktrees/x/config.worktree",
         "sub/.git/hooks/x",
         "sub/.GIT/config",
+        "r.git/hooks/post-receive",
+        "srv/app.git/config",
     ],
 )
 def test_writing_what_git_executes_is_asked_about(tmp_path: Path, path: str):
@@ -129,7 +131,8 @@ def test_writing_what_git_executes_is_asked_about(tmp_path: Path, path: str):
 
 
 @pytest.mark.parametrize(
-    "path", ["config", ".gitignore", ".gitattributes", "hooks/x", "refs/a", "HEAD", "src/git/config"]
+    "path",
+    ["config", ".gitignore", ".gitattributes", "hooks/x", "refs/a", "HEAD", "src/git/config", "r.git/description"],
 )
 def test_files_with_similar_names_elsewhere_are_not_asked_about(tmp_path: Path, path: str):
     """Only in a folder that git would take for a repository."""

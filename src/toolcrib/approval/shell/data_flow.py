@@ -63,6 +63,7 @@ TAKES_NAMES = name_set("cpio pax afio tar zip rsync")
 QUIET = frozenset({"-l", "-c", "-q", "-L", "-lr", "-rl"})
 
 
+GIT_PACKS = name_set("archive bundle")
 PACKERS = name_set("cp mv gcp gmv install rsync tar gtar bsdtar zip 7z 7za gzip bzip2 xz zstd gpg openssl age")
 
 
@@ -99,7 +100,7 @@ def packed_into(call: CommandCall) -> ExpandedWord | None:
 
 def judge_flow(runner: Runner, call: CommandCall, site: CommandLocation) -> None:
     """Report secrets that this command prints or sends."""
-    if call.program in PACKERS or call.program == "git":
+    if call.program in PACKERS or (call.program == "git" and call.words and call.words[0].text in GIT_PACKS):
         remember_copies(call)
     origin = call.stdin.origin if call.stdin is not None else 0
     for word in call.words:
