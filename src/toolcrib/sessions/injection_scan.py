@@ -200,6 +200,8 @@ _STANDING = (
     r"|when (?:you|asked|working|running|using|sending|writing|a user|the user)|for (?:any|each|every|all) \w{1,20}"
     r"|you (?:need|have|are (?:required|expected|supposed|allowed|free)) to)\b[^.!?]{0,80}"
 )
+_CLAUSE = r"(?:[^.!?]|\.(?=\w)){0,80}"
+"""The rest of a sentence; the dots of an address do not end it."""
 _AT_START = r"(?:^|[.!?:;,>-] ?|\band |\bthen )(?:please )?"
 _CONSENT = (
     r"(?:approvals?|confirmations?|permissions?(?: prompts?| checks?)?|consent|safety(?: checks?| rules?| prompts?)?"
@@ -251,8 +253,47 @@ _ORDERS_FOR_LATER: Rows = (
         r"[^?!]{0,80}https?:(?!\W{0,3}(?:127\.|localhost))",
         "it tells the agent to run something from the network",
     ),
+    (
+        rf"\b{_CONSENT}{_GAP}{_FILLERS}(?:skip(?:ped)?|unnecessary|unwanted|not (?:needed|wanted|required|necessary)"
+        r"|annoy\w{0,4}|off|disabled|superfluous|(?:already )?given|granted)\b"
+        r"|\bno need to (?:ask|confirm|check)\b|\b(?:agreed|consented)\b[^.!?]{0,60}\bin advance\b"
+        r"|\bquestions?\b[^.!?]{0,40}\b(?:not (?:needed|wanted|required|necessary)|unwanted|unnecessary|annoying)\b"
+        r"|\bsin pedir (?:permiso|confirmaci[oó]n)\b|\bsenza (?:chiedere|conferma)\b|\bsem (?:perguntar|confirma)",
+        "it tells the agent to act without approval",
+    ),
+    (
+        rf"\b{_SECRETS}{_GAP}(?:[\w'’-]{{1,15}}\W{{1,4}}){{0,3}}(?:may|can|should|must|is to|are to|has to|have to)"
+        rf"{_GAP}be{_GAP}(?:shown|printed|pasted|sent|shared|included|posted|logged|read|copied|attached|uploaded)\b",
+        "it tells the agent what to do with secrets",
+    ),
+    (
+        rf"{_AT_START}(?:send|forward|bcc|cc|copy|post|upload|transfer|e-?mail|report|mirror|submit|share){_GAP}"
+        r"(?:all|every|each|any)\b[^?!]{0,100}(?:[\w.+-]{1,40}@[\w-]{1,40}\.\w|https?:|\bwebhook\b)"
+        r"|\b(?:recipient|payee|iban|bank account|wallet|account number)\b[^.!?]{0,60}"
+        r"\b(?:changed|from now on|instead|is now)\b",
+        "it tells the agent to send something somewhere",
+    ),
+    (
+        rf"\b(?:treat|regard|consider|count)\b{_CLAUSE}\bas (?:the |an? )?(?:users?|owners?|persons?|trusted|mine"
+        rf"|my own|instructions?|orders?)\b|\b(?:requests?|messages?|mails?|orders?|instructions?|pages?)\b{_CLAUSE}"
+        r"\b(?:are|is|come|comes|count) (?:from|as) (?:the |your )?(?:owner|user|person|administrator|admin)\b"
+        r"|\b(?:execute|run|follow|obey) (?:the |any |all )?(?:commands?|instructions?|orders?)\b[^.!?]{0,60}"
+        r"\b(?:in|from|of|found)\b[^.!?]{0,60}\b(?:readme|files?|pages?|mails?|issues?|comments?)\b",
+        "it tells the agent whose words to obey",
+    ),
 )
 _TOOL_ORDERS: Rows = (
+    (
+        r"\b(?:curl|wget)\b[^\n]{0,200}\| ?(?:sudo )?(?:ba|z|da)?sh\b|\bgit push (?:-f\b|--force)"
+        r"|\bchmod (?:-r )?777\b|--(?:index-url|extra-index-url|registry|trusted-host)[ =]https?:|\brm -rf [/~]",
+        "it tells the agent to run a dangerous command",
+    ),
+    (
+        r"\b(?:disable|turn off|switch off|skip|ignore)\b[^.!?]{0,20}\b(?:tls|ssl|certificates?|signature|host ?key)\b"
+        r"[^.!?]{0,20}(?:verif|check|valid|error|warning)|\bgit ?ssl ?no ?verify\b|\bnode ?tls ?reject ?unauthorized\b"
+        r"|\bstrict ?host ?key ?checking=no\b|\bverify=false\b|\b(?:add|pass|use) (?:-k|--insecure)\b",
+        "it tells the agent not to check whom it talks to",
+    ),
     (
         rf"{_STANDING}{_NOT_FORBIDDEN}\b(?:call|invoke|run|use|execute|trigger|start){_GAP}[^.!?]{{0,30}}"
         r"(?:\bmcp ?\w|\btools?\b|\bterminal\b|\bexecute ?code\b|\bsend ?message\b|\bweb ?(?:extract|search)\b"
