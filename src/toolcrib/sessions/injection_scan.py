@@ -277,6 +277,7 @@ _ORDERS_FOR_LATER: Rows = (
         rf"\b(?:treat|regard|consider|count)\b{_CLAUSE}\bas (?:the |an? )?(?:users?|owners?|persons?|trusted|mine"
         rf"|my own|instructions?|orders?)\b|\b(?:requests?|messages?|mails?|orders?|instructions?|pages?)\b{_CLAUSE}"
         r"\b(?:are|is|come|comes|count) (?:from|as) (?:the |your )?(?:owner|user|person|administrator|admin)\b"
+        r"|\b(?:must|should|always|have to) obey\b"
         r"|\b(?:execute|run|follow|obey) (?:the |any |all )?(?:commands?|instructions?|orders?)\b[^.!?]{0,60}"
         r"\b(?:in|from|of|found)\b[^.!?]{0,60}\b(?:readme|files?|pages?|mails?|issues?|comments?)\b",
         "it tells the agent whose words to obey",

@@ -60,6 +60,13 @@ READ_ONLY = re.compile(r":(?:\w+,)*ro(?:,|$)|(?:^|,)(?:readonly|ro)(?:=true|=1)?
 FILES = ("-f", "--file")
 ADDRESS = re.compile(r"(?:https?|git|oci)://")
 
+
+def stops_others(call: CommandCall) -> bool:
+    """All containers, those that another command lists, or those of another machine; a named one starts again."""
+    elsewhere = call.arguments.has("-a", "--all", "-H", "--host", "--context")
+    return elsewhere or any(not each.known for each in call.arguments.operands[1:]) or len(call.arguments.operands) > 4
+
+
 RULES = (
     Rule(
         "docker podman docker-compose nerdctl",
@@ -103,11 +110,20 @@ RULES = (
     ),
     Rule(
         ENGINES,
-        "rm|rmi|kill|stop|restart|pause|remove",
+        "rm|rmi|kill|remove",
         reason="removes or stops containers or images",
         unless="--help",
         yes="docker rm -f web",
         no="docker ps",
+    ),
+    Rule(
+        ENGINES,
+        "stop|restart|pause",
+        reason="stops containers that may belong to others",
+        unless="--help",
+        where=stops_others,
+        yes="docker stop $(docker ps -q)",
+        no="docker stop web",
     ),
     Rule(
         ENGINES,
