@@ -119,6 +119,8 @@ def _counts_far(loop: LoopCommand) -> bool:
         condition = text.split(";")[1:2]
         return condition in ([""], ["1"], [" "]) or bool(re.search(r"\d{4,}", text))
     for word in loop.values or ():
+        if re.search(r"\{\d+\.\.\d{4,}\}", word.literal or ""):
+            return True
         for part in word.parts:
             if isinstance(part, Substitution):
                 text = part.source[part.start : part.end]

@@ -112,6 +112,10 @@ argocd | account generate-token
 gcloud | (?:sql generate-login-token|config config-helper)
 nmcli | .*(?:show-password|--show-secrets|(?:^|\s)-s\b)
 systemd-creds | decrypt
+infisical | export
+chamber | (?:read|export|env)\b
+firebase | functions:config:get
+getent | g?shadow
 kwallet-query | .*-(?:r|-read-password)\b
 yarn pnpm npm | config get .*(?:[Aa]uth|[Tt]oken|password)
 poetry | config (?:pypi-token|http-basic)\.\S+$

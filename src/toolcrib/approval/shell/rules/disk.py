@@ -43,7 +43,29 @@ def rewrites_table(call: CommandCall) -> bool:
     return bool(re.search(r"\b(?:mklabel|mkpart|rm|mktable|resizepart|name|set|toggle)\b", texts))
 
 
+ENDLESS = re.compile(r"/dev/(?:zero|u?random|full)$")
+HUGE = re.compile(r"\d+[TPE]i?B?|\d{3,}Gi?B?|\d{12,}")
+
+
 RULES = (
+    Rule(
+        "cp",
+        reason="writes to a file until the disk is full",
+        where=lambda call: bool(call.arguments.operands) and bool(ENDLESS.match(call.arguments.operands[0].text)),
+        key="disk_write",
+        yes="cp /dev/zero x",
+        no="cp a b",
+    ),
+    Rule(
+        "head",
+        reason="writes more than a disk usually holds",
+        where=lambda call: any(
+            HUGE.fullmatch(word.text.removeprefix("-c").removeprefix("--bytes=")) for word in call.words
+        ),
+        key="disk_write",
+        yes="head -c 1T /dev/zero > x",
+        no="head -c 10M /dev/zero > x",
+    ),
     Rule(
         "mkfs mkfs.* newfs mke2fs mkdosfs mkntfs mkexfatfs",
         reason="formats a disk",

@@ -231,6 +231,14 @@ RULES = (
     ),
     Rule(
         "git",
+        "update-ref *",
+        reason="moves a branch",
+        where=lambda call: call.arguments.operands[1].text.startswith("refs/heads/"),
+        yes="git update-ref refs/heads/main HEAD~5",
+        no="git update-ref refs/notes/x abc",
+    ),
+    Rule(
+        "git",
         "rebase",
         reason="rewrites the whole history",
         flags="--root",
