@@ -26,6 +26,8 @@ model: {{provider: fake, default: test}}
 providers: {{fake: {{base_url: "{url}"}}}}
 serve: {{port: 0, toolsets: [terminal]}}
 """
+TELEGRAM = {"TELEGRAM_WEBHOOK_URL": "https://bot.test/telegram"}
+STRONG = "0f8c2b7d9e4a6153c0b1d2e3f4a59687"
 
 
 def test_the_token_is_printed_and_managed(tmp_path: Path) -> None:
@@ -44,6 +46,16 @@ def test_the_token_is_printed_and_managed(tmp_path: Path) -> None:
     assert "no token 'phone'" in again.stderr
 
 
+def test_no_token_is_printed_that_the_next_start_would_refuse(tmp_path: Path) -> None:
+    """On the backend `local`, a token for another owner is refused as the API and the start refuse it."""
+    run_cli = Program(tmp_path)
+    refused = run_cli("serve", "token", "--new", "laptop", "--owner", "anna")
+
+    assert refused.code == 2
+    assert "tokens belong to several owners (anna), who could read each other's files" in refused.stderr
+    assert ServerTokens(Home(run_cli.home)).owners() == {""}
+
+
 @pytest.mark.parametrize(
     ("arguments", "environment", "said"),
     [
@@ -51,6 +63,9 @@ def test_the_token_is_printed_and_managed(tmp_path: Path) -> None:
         ([], {"TOOLCRIB_SERVE_TOKEN": "short"}, "at least 32"),
         ([], {"TOOLCRIB_SERVE_TOKEN": "changeme" * 8}, "placeholder"),
         (["--token-file", os.devnull], {}, "at least 32"),
+        ([], TELEGRAM, "TELEGRAM_WEBHOOK_SECRET"),
+        ([], {**TELEGRAM, "TELEGRAM_WEBHOOK_SECRET": "short"}, "at least 32"),
+        ([], {**TELEGRAM, "TELEGRAM_WEBHOOK_SECRET": STRONG, "TOOLCRIB_SERVE_TOKEN": STRONG}, "token of the API"),
     ],
 )
 def test_unsafe_starts_are_refused(
