@@ -12,10 +12,12 @@ import httpx2
 import pytest
 
 from tests.serve.agent_serving import CONFIG, RunningServer, events_of, serving
+from toolcrib.config.load import load_settings
 from toolcrib.config.paths import Home
 from toolcrib.core.models import Usage
 from toolcrib.providers.scripted import calls, says
 from toolcrib.sessions.store import SessionStore
+from toolcrib.toolsets.resolve import NoRegistry, ToolsetResolver
 
 
 async def start(http: httpx2.AsyncClient, text: str = "hello", **more: Any) -> dict[str, Any]:
@@ -341,3 +343,11 @@ async def test_a_deleted_session_takes_its_subagents_along(home: Path) -> None:
 
     assert deleted == {"deleted": parent, "subagents": 2}
     assert SessionStore(home / "sessions.db").existing([parent, child, grandchild, branch]) == {branch}
+
+
+def test_agents_of_a_server_can_ask_without_any_settings(home: Path) -> None:
+    """The toolset for programs has no `clarify`, because elsewhere nobody can answer there; here somebody can."""
+    home.mkdir()
+    wanted = load_settings(Home(home)).serve.toolsets
+
+    assert {"clarify", "terminal"} <= {*ToolsetResolver(NoRegistry()).resolve_many(wanted)}

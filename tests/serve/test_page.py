@@ -112,6 +112,8 @@ async def test_a_person_logs_in_chats_and_approves(home: Path, folder: Path) -> 
         await card.get_by_role("button", name="Allow once").click()
         await expect(page.get_by_text("the build folder is gone")).to_be_visible()
         await expect(page).to_have_title(re.compile(r"^Say hello"))
+        await expect(page.locator(".plan summary")).to_be_in_viewport()
+        await expect(page.get_by_title("Mode", exact=True)).to_have_text("auto-edit")
         patched = page.locator("details.call", has_text="patch")
         await patched.locator("summary").click()
         await expect(patched.locator(".diff .added")).to_contain_text('"hello"')

@@ -54,6 +54,7 @@ async def test_an_approval_is_answered_from_the_command_line(home: Path, tmp_pat
 
     assert (missing.code, done.code, again.code) == (2, 0, 1)
     assert "allowed once" in done.stderr
+    assert "`toolcrib approvals list`" in again.stderr
     assert served.removed == ["x"]
 
 
