@@ -10,6 +10,7 @@ from typing import Any
 
 import openai
 import pytest
+from openai import AsyncOpenAI
 
 from tests.serve.agent_serving import CONFIG, RunningServer, serving
 from toolcrib.agent.events import CallStarted
@@ -257,6 +258,17 @@ async def test_a_failing_title_is_an_error_of_the_model(home: Path) -> None:
 
     assert answer.status_code == 502
     assert "the model is gone" in answer.json()["error"]["message"]
+
+
+async def test_a_wrong_key_is_told_how_to_get_the_right_one(home: Path) -> None:
+    """In OpenAI's format: its clients show no other message."""
+    async with serving(home) as served:
+        client = AsyncOpenAI(base_url=f"{served.url}/v1", api_key="wrong", max_retries=0)
+        with pytest.raises(openai.AuthenticationError, match="toolcrib serve token"):
+            await client.models.list()
+        with pytest.raises(openai.NotFoundError, match="/v1/files"):
+            await served.openai.get("/files", cast_to=object)
+        await client.close()
 
 
 async def test_a_stream_waits_for_the_approval(home: Path) -> None:

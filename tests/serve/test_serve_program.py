@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -100,6 +101,17 @@ def test_a_home_has_one_server(tmp_path: Path) -> None:
 
     assert done.code == 2
     assert "another server is using this home" in done.stderr
+
+
+@pytest.mark.services
+def test_a_first_start_says_how_to_open_the_page(tmp_path: Path) -> None:
+    """A person gets a link that logs in; one who finds the page without it learns how to get one."""
+    run_cli = Program(tmp_path)
+    seen = run_cli.on_terminal("serve", "--port", "0", answers=(("minutes: http://127.0.0.1:", "^C"),))
+
+    assert re.search(r"Serving at http://127\.0\.0\.1:\d+; `toolcrib serve token` prints the token", seen.stdout)
+    assert re.search(r"/login#[A-Z0-9-]{14}\s", seen.stdout)
+    assert seen.code == 130
 
 
 @asynccontextmanager

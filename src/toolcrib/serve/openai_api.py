@@ -22,7 +22,7 @@ from toolcrib.core.cancel import finish_in_thread
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.models import ModelError, ModelResponse, StopReason, Usage
 from toolcrib.serve.guard import identity_of
-from toolcrib.serve.openai_requests import MODEL, AgentQuestion, BadRequest, ChatRequest, question_of_chat
+from toolcrib.serve.openai_requests import MODEL, AgentQuestion, BadRequest, ChatRequest, api_error, question_of_chat
 from toolcrib.serve.page_routes import page_url
 from toolcrib.serve.pass_through import PassedRequest, calls_shown, is_asked
 from toolcrib.serve.questions import (
@@ -440,14 +440,6 @@ def _problem(result: RunResult) -> dict[str, Any]:
 
 def _model() -> dict[str, Any]:
     return {"id": MODEL, "object": "model", "created": 0, "owned_by": "toolcrib"}
-
-
-def api_error(status: int, message: str, param: str = "") -> Response:
-    """An error in OpenAI's format."""
-    kind = "invalid_request_error" if status < 500 else "server_error"
-    return JSONResponse(
-        {"error": {"message": message, "type": kind, "param": param or None, "code": None}}, status_code=status
-    )
 
 
 def refused(error: Exception) -> Response:

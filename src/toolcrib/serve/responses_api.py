@@ -23,7 +23,6 @@ from toolcrib.serve.openai_api import (
     PING,
     SESSION_HEADER,
     answered_run,
-    api_error,
     event_stream,
     question_text,
     refused,
@@ -32,7 +31,14 @@ from toolcrib.serve.openai_api import (
     while_connected,
     with_pings,
 )
-from toolcrib.serve.openai_requests import MODEL, AgentQuestion, BadRequest, ResponsesRequest, question_of_response
+from toolcrib.serve.openai_requests import (
+    MODEL,
+    AgentQuestion,
+    BadRequest,
+    ResponsesRequest,
+    api_error,
+    question_of_response,
+)
 from toolcrib.serve.page_routes import page_url
 from toolcrib.serve.questions import PendingQuestions, QuestionAsked
 from toolcrib.serve.run_store import StoredResponse
