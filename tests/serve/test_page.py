@@ -28,10 +28,12 @@ from tests.serve.page_browser import (
 )
 from toolcrib.config.browser_settings import find_chromium
 from toolcrib.config.paths import Home
+from toolcrib.core.messages import Message
 from toolcrib.core.models import Usage
 from toolcrib.providers.scripted import call, says
 from toolcrib.serve.login import PageLogins
 from toolcrib.serve.tokens import ServerTokens
+from toolcrib.sessions.store import SessionStore
 from toolcrib.testing.model_server import Stream
 
 pytestmark = [
@@ -293,6 +295,28 @@ async def test_sessions_are_renamed_forked_found_and_deleted(home: Path, folder:
         await expect(page.locator(".rows li")).to_have_count(1)
         await page.get_by_label("Search sessions").fill("nothing like it")
         await expect(page.get_by_text("No session has these words.")).to_be_visible()
+        await page.keyboard.press("Control+k")
+        await page.get_by_role("combobox").fill("approval_timeout setting")
+        await page.get_by_role("option", name="serve.approval_timeout").click()
+        await expect(page.get_by_label("Search settings")).to_have_value("serve.approval_timeout")
+
+
+async def test_sessions_are_filtered(home: Path, folder: Path) -> None:
+    """By platform, model and day, where there is more than one."""
+    store = SessionStore(Home(home).sessions_file)
+    for source, title in (("cli", "In the terminal"), ("serve", "On the server")):
+        store.append(store.create(source=source, title=title).id, Message(role="user", content="hello"))
+    store.close()
+    async with page_server(home, folder, []) as server:
+        page = await server.open()
+        await page.goto(f"{server.url}/sessions")
+        await expect(page.locator(".rows li")).to_have_count(2)
+        await page.get_by_label("Platform").select_option("cli")
+        await expect(page.locator(".rows li")).to_have_count(1)
+        await expect(page.locator(".rows li")).to_contain_text("In the terminal")
+        days = await page.get_by_label("Day").count()
+
+    assert days == 0
 
 
 HOSTILE = """<script>window.hacked = 1</script><img src=x onerror="window.hacked = 2">
