@@ -64,6 +64,8 @@ OWN_VARIABLES = {
     "HERMES_SAFE_MODE": "Read where `TOOLCRIB_SAFE_MODE` is unset.",
     "HERMES_ENABLE_PROJECT_PLUGINS": "Read where `TOOLCRIB_ENABLE_PROJECT_PLUGINS` is unset.",
     "HERMES_YOLO_MODE": "Read where `TOOLCRIB_YOLO` is unset.",
+    "TELEGRAM_WEBHOOK_URL": "Where Telegram delivers messages; `toolcrib serve` then needs `TELEGRAM_WEBHOOK_SECRET`.",
+    "TELEGRAM_WEBHOOK_SECRET": "The secret of these deliveries: at least 32 characters, and no token of the API.",
     "HF_ENDPOINT": "A mirror of the model hub, for the weights of embedded models.",
     "OPENAI_BASE_URL": "Another address for the provider `openai`, as its own SDK reads it.",
     "ANTHROPIC_BASE_URL": "Another address for the provider `anthropic`, as its own SDK reads it.",

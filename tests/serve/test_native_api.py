@@ -12,10 +12,12 @@ import httpx2
 import pytest
 
 from tests.serve.agent_serving import CONFIG, RunningServer, events_of, serving
+from toolcrib.config.load import load_settings
 from toolcrib.config.paths import Home
 from toolcrib.core.models import Usage
 from toolcrib.providers.scripted import calls, says
 from toolcrib.sessions.store import SessionStore
+from toolcrib.toolsets.resolve import NoRegistry, ToolsetResolver
 
 
 async def start(http: httpx2.AsyncClient, text: str = "hello", **more: Any) -> dict[str, Any]:
@@ -186,7 +188,22 @@ async def test_an_unanswered_approval_is_denied(home: Path) -> None:
     assert events[-1][1]["result"]["answer"] == "ok"
 
 
-async def test_limits_on_runs_and_cost(home: Path) -> None:
+async def test_a_limit_on_the_cost_of_a_day(home: Path) -> None:
+    """Once the runs of a day have cost too much, no other one starts; the limit can be raised without a restart."""
+    dear = says("hello", usage=Usage(input_tokens=1, output_tokens=1, cost_usd=0.5))
+    config = CONFIG + "  limits: {cost_per_day_usd: 0.4}\n"
+    async with serving(home, [dear, "again"], config) as served, served.http() as http:
+        await follow(http, (await start(http))["id"])
+        refused = await http.post("/api/runs", json={"text": "another"})
+        (home / "config.yaml").write_text(config.replace("0.4", "5"))
+        await served.server._config.look()
+        await follow(http, (await start(http))["id"])
+
+    assert refused.status_code == 429
+    assert "0.4" in refused.json()["error"]
+
+
+async def test_a_limit_on_runs(home: Path) -> None:
     """Beyond the limit a run is refused with 429, and nothing starts."""
     config = CONFIG + "  limits: {max_runs: 1}\n"
     async with serving(home, [calls("remove", {"path": "x"}), "ok"], config=config) as served, served.http() as http:
@@ -341,3 +358,11 @@ async def test_a_deleted_session_takes_its_subagents_along(home: Path) -> None:
 
     assert deleted == {"deleted": parent, "subagents": 2}
     assert SessionStore(home / "sessions.db").existing([parent, child, grandchild, branch]) == {branch}
+
+
+def test_agents_of_a_server_can_ask_without_any_settings(home: Path) -> None:
+    """The toolset for programs has no `clarify`, because elsewhere nobody can answer there; here somebody can."""
+    home.mkdir()
+    wanted = load_settings(Home(home)).serve.toolsets
+
+    assert {"clarify", "terminal"} <= {*ToolsetResolver(NoRegistry()).resolve_many(wanted)}

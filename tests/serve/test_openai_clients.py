@@ -10,6 +10,7 @@ from typing import Any
 
 import openai
 import pytest
+from openai import AsyncOpenAI
 
 from tests.serve.agent_serving import CONFIG, RunningServer, serving
 from toolcrib.agent.events import CallStarted
@@ -259,8 +260,19 @@ async def test_a_failing_title_is_an_error_of_the_model(home: Path) -> None:
     assert "the model is gone" in answer.json()["error"]["message"]
 
 
+async def test_a_wrong_key_is_told_how_to_get_the_right_one(home: Path) -> None:
+    """In OpenAI's format: its clients show no other message."""
+    async with serving(home) as served:
+        client = AsyncOpenAI(base_url=f"{served.url}/v1", api_key="wrong", max_retries=0)
+        with pytest.raises(openai.AuthenticationError, match="toolcrib serve token"):
+            await client.models.list()
+        with pytest.raises(openai.NotFoundError, match="/v1/files"):
+            await served.openai.get("/files", cast_to=object)
+        await client.close()
+
+
 async def test_a_stream_waits_for_the_approval(home: Path) -> None:
-    """The stream says what is asked; the answer over the API lets it go on."""
+    """The stream says what is asked and links to the page; the answer over the API lets it go on."""
     async with serving(home, [calls("remove", {"path": "build"}), "Removed."]) as served, served.http() as http:
         stream = await served.openai.chat.completions.create(model="m", messages=QUESTION, stream=True)
         said = ""
@@ -272,8 +284,19 @@ async def test_a_stream_waits_for_the_approval(home: Path) -> None:
                 answer = await http.post(f"/api/approvals/{about['code']}", json={"choice": "once"})
                 assert answer.status_code == 200
 
+    assert f"or answer at {served.url}/approvals\n" in said
     assert said.endswith("Removed.")
     assert served.removed == ["build"]
+
+
+async def test_behind_a_proxy_the_link_has_its_name(home: Path) -> None:
+    """The client may be on another machine, which knows the server by that name only."""
+    config = f"{CONFIG}  proxy_names: [agents.example]\n"
+    steps = [calls("remove", {"path": "build"}), "Removed."]
+    async with serving(home, steps, config) as served, served.http(Host="agents.example") as http:
+        held = await http.post("/v1/responses", json={"input": "clean up"})
+
+    assert "or answer at https://agents.example/approvals" in held.text
 
 
 async def test_a_command_stays_in_its_block(home: Path) -> None:

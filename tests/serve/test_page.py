@@ -28,10 +28,12 @@ from tests.serve.page_browser import (
 )
 from toolcrib.config.browser_settings import find_chromium
 from toolcrib.config.paths import Home
+from toolcrib.core.messages import Message
 from toolcrib.core.models import Usage
 from toolcrib.providers.scripted import call, says
 from toolcrib.serve.login import PageLogins
 from toolcrib.serve.tokens import ServerTokens
+from toolcrib.sessions.store import SessionStore
 from toolcrib.testing.model_server import Stream
 
 pytestmark = [
@@ -112,6 +114,8 @@ async def test_a_person_logs_in_chats_and_approves(home: Path, folder: Path) -> 
         await card.get_by_role("button", name="Allow once").click()
         await expect(page.get_by_text("the build folder is gone")).to_be_visible()
         await expect(page).to_have_title(re.compile(r"^Say hello"))
+        await expect(page.locator(".plan summary")).to_be_in_viewport()
+        await expect(page.get_by_title("Mode", exact=True)).to_have_text("auto-edit")
         patched = page.locator("details.call", has_text="patch")
         await patched.locator("summary").click()
         await expect(patched.locator(".diff .added")).to_contain_text('"hello"')
@@ -291,6 +295,28 @@ async def test_sessions_are_renamed_forked_found_and_deleted(home: Path, folder:
         await expect(page.locator(".rows li")).to_have_count(1)
         await page.get_by_label("Search sessions").fill("nothing like it")
         await expect(page.get_by_text("No session has these words.")).to_be_visible()
+        await page.keyboard.press("Control+k")
+        await page.get_by_role("combobox").fill("approval_timeout setting")
+        await page.get_by_role("option", name="serve.approval_timeout").click()
+        await expect(page.get_by_label("Search settings")).to_have_value("serve.approval_timeout")
+
+
+async def test_sessions_are_filtered(home: Path, folder: Path) -> None:
+    """By platform, model and day, where there is more than one."""
+    store = SessionStore(Home(home).sessions_file)
+    for source, title in (("cli", "In the terminal"), ("serve", "On the server")):
+        store.append(store.create(source=source, title=title).id, Message(role="user", content="hello"))
+    store.close()
+    async with page_server(home, folder, []) as server:
+        page = await server.open()
+        await page.goto(f"{server.url}/sessions")
+        await expect(page.locator(".rows li")).to_have_count(2)
+        await page.get_by_label("Platform").select_option("cli")
+        await expect(page.locator(".rows li")).to_have_count(1)
+        await expect(page.locator(".rows li")).to_contain_text("In the terminal")
+        days = await page.get_by_label("Day").count()
+
+    assert days == 0
 
 
 HOSTILE = """<script>window.hacked = 1</script><img src=x onerror="window.hacked = 2">
@@ -455,7 +481,9 @@ async def test_every_screen_is_accessible(home: Path, folder: Path, size: str, s
         await page.get_by_label("Message").wait_for()
         found += await look(server, page, f"start-{size}-{scheme}")
         await ask(page, "Say hello, and clean up.")
-        await approval(page).wait_for()
+        await approval(page).get_by_role("button", name="Deny").wait_for()
+        await expect(approval(page).locator("pre.command")).to_be_in_viewport(ratio=0.9)
+        await expect(approval(page).get_by_role("button", name="Deny")).to_be_in_viewport()
         await page.locator("details.call > summary", has_text="patch").click()
         found += await look(server, page, f"approval-{size}-{scheme}")
         await approval(page).get_by_role("button", name="Allow once").click()

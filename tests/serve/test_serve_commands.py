@@ -21,6 +21,7 @@ from toolcrib.cli.chat.remote import chat_with_server
 from toolcrib.cli.commands.serve_install import launchd_agent, systemd_unit
 from toolcrib.cli.server_client import NotOurServer
 from toolcrib.config.paths import Home
+from toolcrib.core.context import ToolContext
 from toolcrib.providers.scripted import calls
 from toolcrib.serve.tokens import ServerTokens
 
@@ -54,7 +55,28 @@ async def test_an_approval_is_answered_from_the_command_line(home: Path, tmp_pat
 
     assert (missing.code, done.code, again.code) == (2, 0, 1)
     assert "allowed once" in done.stderr
+    assert "`toolcrib approvals list`" in again.stderr
     assert served.removed == ["x"]
+
+
+async def test_a_person_answers_in_the_chat_with_a_server(home: Path, tmp_path: Path) -> None:
+    """With the keys of every other front end; what means nothing is asked again, and a number is its choice."""
+    steps = [calls("remove", {"path": "x"}), "ok", calls("colour", {}), "fine"]
+    answers = (("> ", "go"), ("deny? ", "what"), ("deny? ", "y"), ("ok\r\n> ", "and"), ("blue? ", "2"), ("> ", "/quit"))
+    async with serving(home, steps) as served:
+        asked = []
+
+        async def colour(args: object, *, ctx: ToolContext, **_: object) -> str:
+            asked.append(await ctx.ask("Which colour?", ("red", "blue")))
+            return "fine"
+
+        schema = {"description": "Asks."}
+        served.server.host.runtime.registry.register("colour", "test", schema, colour, is_async=True)
+        command = ("chat", "--connect", served.url)
+        seen = await asyncio.to_thread(lambda: Program(tmp_path).on_terminal(*command, answers=answers))
+
+    assert (served.removed, asked) == (["x"], ["blue"])
+    assert seen.code == 0
 
 
 @pytest.mark.parametrize(

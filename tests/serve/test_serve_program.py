@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -26,6 +27,8 @@ model: {{provider: fake, default: test}}
 providers: {{fake: {{base_url: "{url}"}}}}
 serve: {{port: 0, toolsets: [terminal]}}
 """
+TELEGRAM = {"TELEGRAM_WEBHOOK_URL": "https://bot.test/telegram"}
+STRONG = "0f8c2b7d9e4a6153c0b1d2e3f4a59687"
 
 
 def test_the_token_is_printed_and_managed(tmp_path: Path) -> None:
@@ -44,6 +47,16 @@ def test_the_token_is_printed_and_managed(tmp_path: Path) -> None:
     assert "no token 'phone'" in again.stderr
 
 
+def test_no_token_is_printed_that_the_next_start_would_refuse(tmp_path: Path) -> None:
+    """On the backend `local`, a token for another owner is refused as the API and the start refuse it."""
+    run_cli = Program(tmp_path)
+    refused = run_cli("serve", "token", "--new", "laptop", "--owner", "anna")
+
+    assert refused.code == 2
+    assert "tokens belong to several owners (anna), who could read each other's files" in refused.stderr
+    assert ServerTokens(Home(run_cli.home)).owners() == {""}
+
+
 @pytest.mark.parametrize(
     ("arguments", "environment", "said"),
     [
@@ -51,6 +64,9 @@ def test_the_token_is_printed_and_managed(tmp_path: Path) -> None:
         ([], {"TOOLCRIB_SERVE_TOKEN": "short"}, "at least 32"),
         ([], {"TOOLCRIB_SERVE_TOKEN": "changeme" * 8}, "placeholder"),
         (["--token-file", os.devnull], {}, "at least 32"),
+        ([], TELEGRAM, "TELEGRAM_WEBHOOK_SECRET"),
+        ([], {**TELEGRAM, "TELEGRAM_WEBHOOK_SECRET": "short"}, "at least 32"),
+        ([], {**TELEGRAM, "TELEGRAM_WEBHOOK_SECRET": STRONG, "TOOLCRIB_SERVE_TOKEN": STRONG}, "token of the API"),
     ],
 )
 def test_unsafe_starts_are_refused(
@@ -85,6 +101,17 @@ def test_a_home_has_one_server(tmp_path: Path) -> None:
 
     assert done.code == 2
     assert "another server is using this home" in done.stderr
+
+
+@pytest.mark.services
+def test_a_first_start_says_how_to_open_the_page(tmp_path: Path) -> None:
+    """A person gets a link that logs in; one who finds the page without it learns how to get one."""
+    run_cli = Program(tmp_path)
+    seen = run_cli.on_terminal("serve", "--port", "0", answers=(("minutes: http://127.0.0.1:", "^C"),))
+
+    assert re.search(r"Serving at http://127\.0\.0\.1:\d+; `toolcrib serve token` prints the token", seen.stdout)
+    assert re.search(r"/login#[A-Z0-9-]{14}\s", seen.stdout)
+    assert seen.code == 130
 
 
 @asynccontextmanager

@@ -49,7 +49,7 @@ class ServeSettings(Section, frozen=True, kw_only=True):
     """The address to listen on. A public one needs TLS or a trusted proxy."""
     port: ServePort = 8642
     """The port to listen on; 0 picks a free one."""
-    toolsets: list[str] = field(default_factory=lambda: ["api-server"])
+    toolsets: list[str] = field(default_factory=lambda: ["api-server", "clarify"])
     """The toolsets of the server's agents."""
     approval_timeout: PositiveFloat = 300
     """How many seconds a run waits for an approval or an answer; then the call is denied."""

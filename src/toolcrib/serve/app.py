@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http
 import ipaddress
 import logging
 import os
@@ -41,6 +42,7 @@ from toolcrib.serve.guard import REVOKED_SECONDS, AccessMiddleware, BodyTooLarge
 from toolcrib.serve.host_api import HostApi
 from toolcrib.serve.login import PageLogins
 from toolcrib.serve.openai_api import OpenAIApi
+from toolcrib.serve.openai_requests import refusal_for
 from toolcrib.serve.page_routes import PageRoutes, is_page
 from toolcrib.serve.questions import PLATFORM, PendingQuestions, UnknownQuestion
 from toolcrib.serve.responses_api import ResponsesApi
@@ -115,8 +117,8 @@ class AgentServer:
             exception_handlers={
                 **handled_errors(),
                 HTTPException: _http_error,
-                BodyTooLarge: lambda *_: error_response(413, "the request is too large"),
-                BodyTooSlow: lambda *_: error_response(408, "the request took too long to arrive"),
+                BodyTooLarge: _refused_with(413, "the request is too large"),
+                BodyTooSlow: _refused_with(408, "the request took too long to arrive"),
             },
         )
         guard = ServeGuard(
@@ -312,6 +314,12 @@ def handled_errors() -> dict[Any, Any]:
     }
 
 
-async def _http_error(_: Request, error: Exception) -> Response:
+def _refused_with(status: int, message: str) -> Any:
+    return lambda request, _: refusal_for(request.url.path, error_response(status, message))
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return error_response(error.status_code, error.detail)
+    path = request.url.path
+    message = f"there is nothing at {path}" if error.status_code == http.HTTPStatus.NOT_FOUND else error.detail
+    return refusal_for(path, error_response(error.status_code, message, dict(error.headers or {})))

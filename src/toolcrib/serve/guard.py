@@ -19,6 +19,7 @@ from toolcrib.config.serve_settings import ServeLimits
 from toolcrib.http_server import OwnAddresses, bearer_token, error_response, host_name, unauthorised
 from toolcrib.serve.login import KEY_HEADER, PageLogins
 from toolcrib.serve.metrics import ServerMetrics
+from toolcrib.serve.openai_requests import refusal_for
 from toolcrib.serve.tokens import ServerTokens, TokenError, TokenIdentity, TokenScope
 
 logger = logging.getLogger(__name__)
@@ -155,7 +156,7 @@ class AccessMiddleware:
         try:
             refusal, identity = self._check(scope, headers)
             if refusal is not None:
-                await refusal(scope, receive, send_and_remember)
+                await refusal_for(scope["path"], refusal)(scope, receive, send_and_remember)
                 return
             with self._opened(headers, scope["method"], identity) as request:
                 limited = self._limited(receive, request)

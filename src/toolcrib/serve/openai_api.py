@@ -22,7 +22,8 @@ from toolcrib.core.cancel import finish_in_thread
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.models import ModelError, ModelResponse, StopReason, Usage
 from toolcrib.serve.guard import identity_of
-from toolcrib.serve.openai_requests import MODEL, AgentQuestion, BadRequest, ChatRequest, question_of_chat
+from toolcrib.serve.openai_requests import MODEL, AgentQuestion, BadRequest, ChatRequest, api_error, question_of_chat
+from toolcrib.serve.page_routes import page_url
 from toolcrib.serve.pass_through import PassedRequest, calls_shown, is_asked
 from toolcrib.serve.questions import (
     OpenQuestion,
@@ -83,7 +84,7 @@ class OpenAIApi:
         except (msgspec.MsgspecError, RecursionError, ToolcribError) as error:
             return refused(error)
         include_usage = body.stream_options is not None and body.stream_options.include_usage
-        answer = ChatAnswer(run, self._runs, asked, identity.key)
+        answer = ChatAnswer(run, self._runs, asked, identity.key, page_url(request, self._host.settings))
         headers = {SESSION_HEADER: run.session_id}
         if body.stream:
             pieces = answer.stream(after, include_usage=include_usage)
@@ -311,11 +312,12 @@ PING = ": waiting\n\n"
 class ChatAnswer:
     """The answer to one request: what a run says, as chunks or as a whole."""
 
-    def __init__(self, run: Run, runs: RunManager, asked: AgentQuestion, token_key: str) -> None:
+    def __init__(self, run: Run, runs: RunManager, asked: AgentQuestion, token_key: str, page: str) -> None:
         self._run = run
         self._runs = runs
         self._asked = asked
         self._token_key = token_key
+        self._page = page
         self._said: list[str] = []
         self._completion = Completion(runs.store.clock())
 
@@ -381,7 +383,7 @@ class ChatAnswer:
         if isinstance(event, (CallStarted, CallFinished, QuestionAnswered)):
             return "", msgspec.to_builtins(event)
         if isinstance(event, QuestionAsked):
-            return self._add(f"\n\n{question_text(event)}\n\n"), msgspec.to_builtins(event)
+            return self._add(f"\n\n{question_text(event, self._page)}\n\n"), msgspec.to_builtins(event)
         return "", None
 
     def _add(self, text: str) -> str:
@@ -397,18 +399,20 @@ async def with_pings(run: Run, after: int) -> AsyncIterator[LoggedRunEvent | Non
             return
 
 
-def question_text(asked: QuestionAsked) -> str:
-    """A question as it appears in an answer."""
+def question_text(asked: QuestionAsked, page: str) -> str:
+    """A question as it appears in an answer, with the address of the page."""
     lines = [f"**{asked.text}**"]
     if asked.command:
         # Longer than any in the command, which could otherwise leave its block and hide what follows.
         fence = "`" * max([3, *(len(one) + 1 for one in re.findall("`+", asked.command))])
         lines += ["", fence, asked.command, fence, *(f"- {reason}" for reason in asked.reasons)]
     if asked.kind == "approval":
-        lines += ["", f"Reply `/approve {asked.code}` or `/deny {asked.code}`."]
+        replies = f"`/approve {asked.code}` or `/deny {asked.code}`"
     else:
-        lines += [*(f"- {choice}" for choice in asked.choices), "", f"Reply `/answer {asked.code} …`."]
-    return "\n".join(lines)
+        lines += [f"- {choice}" for choice in asked.choices]
+        replies = f"`/answer {asked.code} …`"
+    # Without a full stop, which some programs would take for a part of the address.
+    return "\n".join([*lines, "", f"Reply {replies}, or answer at {page}/approvals"])
 
 
 def usage_of(usage: Usage) -> dict[str, Any]:
@@ -436,14 +440,6 @@ def _problem(result: RunResult) -> dict[str, Any]:
 
 def _model() -> dict[str, Any]:
     return {"id": MODEL, "object": "model", "created": 0, "owned_by": "toolcrib"}
-
-
-def api_error(status: int, message: str, param: str = "") -> Response:
-    """An error in OpenAI's format."""
-    kind = "invalid_request_error" if status < 500 else "server_error"
-    return JSONResponse(
-        {"error": {"message": message, "type": kind, "param": param or None, "code": None}}, status_code=status
-    )
 
 
 def refused(error: Exception) -> Response:

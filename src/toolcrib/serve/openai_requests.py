@@ -1,13 +1,15 @@
-"""Requests of OpenAI's APIs: their formats, and what they mean for an agent."""
+"""Requests of OpenAI's APIs: their formats, what they mean for an agent, and how they are refused."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Literal
 
 import msgspec
+from starlette.responses import JSONResponse, Response
 
 from toolcrib.core.errors import UsageError
 from toolcrib.core.lazy import lazy_pattern
@@ -192,3 +194,18 @@ def _parts(content: Any, param: str) -> Iterable[Text | Image]:
         if not address.startswith("data:image/"):
             raise BadRequest("send images as data URLs; the server fetches none", param)
         yield image_at(address)
+
+
+def api_error(status: int, message: str, param: str = "", headers: Mapping[str, str] | None = None) -> Response:
+    """An error in OpenAI's format."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    body = {"error": {"message": message, "type": kind, "param": param or None, "code": None}}
+    return JSONResponse(body, status_code=status, headers=headers)
+
+
+def refusal_for(path: str, refusal: Response) -> Response:
+    """A refusal in the format of the API that a path belongs to: clients of OpenAI show no other message."""
+    if not path.startswith("/v1/"):
+        return refusal
+    kept = {name: value for name in ("WWW-Authenticate", "Retry-After") if (value := refusal.headers.get(name))}
+    return api_error(refusal.status_code, json.loads(bytes(refusal.body))["error"], headers=kept)

@@ -50,6 +50,13 @@ MAX_LOGIN_BYTES = 1000
 WRONG_CODES_PER_MINUTE = 20
 
 
+def page_url(request: Request, settings: Settings) -> str:
+    """The address of the page for who makes a request; the guard has seen that the host is ours."""
+    host = request.headers.get("host", "")
+    is_behind_proxy = host_name(host) in {name.lower() for name in settings.serve.proxy_names}
+    return f"{'https' if is_behind_proxy else request.url.scheme}://{host}"
+
+
 class LoginRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of `POST /login`."""
 
@@ -133,9 +140,7 @@ class PageRoutes:
 
     def _set_cookie(self, request: Request, response: Response, value: str, seconds: int) -> None:
         host = request.headers.get("host", "")
-        is_encrypted = request.url.scheme == "https" or host_name(host) in {
-            name.lower() for name in self._settings.serve.proxy_names
-        }
+        is_encrypted = page_url(request, self._settings).startswith("https:")
         response.set_cookie(
             cookie_name(host), value, max_age=seconds, httponly=True, samesite="strict", secure=is_encrypted
         )

@@ -286,7 +286,10 @@ class QuestionAsker:
 
 
 def unknown_question(wanted: str) -> UnknownQuestion:
-    return UnknownQuestion(f"no open question has the code {wanted!r}; it may have been answered, or expired")
+    return UnknownQuestion(
+        f"no open question has the code {wanted!r}: it was answered or has expired; `toolcrib approvals list` shows "
+        "what was decided"
+    )
 
 
 def code_of(question_id: str) -> str:

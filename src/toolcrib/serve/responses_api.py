@@ -23,7 +23,6 @@ from toolcrib.serve.openai_api import (
     PING,
     SESSION_HEADER,
     answered_run,
-    api_error,
     event_stream,
     question_text,
     refused,
@@ -32,7 +31,15 @@ from toolcrib.serve.openai_api import (
     while_connected,
     with_pings,
 )
-from toolcrib.serve.openai_requests import MODEL, AgentQuestion, BadRequest, ResponsesRequest, question_of_response
+from toolcrib.serve.openai_requests import (
+    MODEL,
+    AgentQuestion,
+    BadRequest,
+    ResponsesRequest,
+    api_error,
+    question_of_response,
+)
+from toolcrib.serve.page_routes import page_url
 from toolcrib.serve.questions import PendingQuestions, QuestionAsked
 from toolcrib.serve.run_store import StoredResponse
 from toolcrib.serve.runs import LoggedRunEvent, Run, RunManager
@@ -64,7 +71,8 @@ class ResponsesApi:
             run, after = await self._run_for(request, body, asked)
         except (msgspec.MsgspecError, RecursionError, ToolcribError) as error:
             return refused(error)
-        answer = ResponseAnswer(self._host, self._runs, run, body, asked, identity.key)
+        page = page_url(request, self._host.settings)
+        answer = ResponseAnswer(self._host, self._runs, run, body, asked, identity.key, page)
         headers = {SESSION_HEADER: run.session_id}
         if body.stream:
             return event_stream(self._runs, identity, answer.stream(after), headers)
@@ -125,6 +133,7 @@ class ResponseAnswer:
         body: ResponsesRequest,
         asked: AgentQuestion,
         token_key: str,
+        page: str,
     ) -> None:
         self._host = host
         self._runs = runs
@@ -132,6 +141,7 @@ class ResponseAnswer:
         self._body = body
         self._asked = asked
         self._token_key = token_key
+        self._page = page
         self._id = f"resp_{secrets.token_hex(16)}"
         self._created = int(runs.store.clock())
         self._items: list[JsonObject] = []
@@ -194,7 +204,7 @@ class ResponseAnswer:
         if isinstance(event, TextStreamed):
             return self._say(event.text)
         if isinstance(event, QuestionAsked):
-            return self._say(f"\n\n{question_text(event)}\n\n")
+            return self._say(f"\n\n{question_text(event, self._page)}\n\n")
         if isinstance(event, TurnStarted):
             return self._close_message()
         if isinstance(event, CallStarted):

@@ -28,7 +28,7 @@ from toolcrib.http_server import error_response
 from toolcrib.registry.results import untrusted
 from toolcrib.serve.run_store import LASTING
 from toolcrib.serve.runs import RunManager, digest_of
-from toolcrib.serve.tokens import ServerTokens, TokenError, TokenIdentity, require_strong
+from toolcrib.serve.tokens import ServerTokens, TokenError, TokenIdentity, UnsafeStart, require_strong
 
 PREFIX = "/hooks/"
 WINDOW_SECONDS = 300.0
@@ -38,6 +38,7 @@ MAX_PAYLOAD_CHARS = 50_000
 SENDERS = TokenIdentity(name=" webhooks", scopes=frozenset())
 """Whose runs they are, for the limits; no token has such a name."""
 TOO_LARGE = f"a delivery may have at most {MAX_BODY_BYTES:,} bytes"
+TELEGRAM_URL, TELEGRAM_SECRET = "TELEGRAM_WEBHOOK_URL", "TELEGRAM_WEBHOOK_SECRET"
 UNSIGNED = "the signature is missing, wrong, or too old"
 
 
@@ -132,14 +133,32 @@ def read_webhooks(settings: Mapping[str, WebhookSettings], tokens: ServerTokens)
         secret = environment().get(one.secret_env, "").strip() if one.secret_env else ""
         if not secret:
             raise UsageError(f"{where} needs a secret: set `secret_env` to a variable that holds it")
-        try:
-            require_strong(secret, one.secret_env)
-        except TokenError as error:
-            raise UsageError(f"{where}: {str(error).replace('the token', 'the secret')}") from error
-        if tokens.identify(secret) is not None:
-            raise UsageError(f"the secret of {where} is a token of the API; create a separate secret")
+        _require_own_secret(secret, one.secret_env, where, tokens)
         found[name] = Webhook(name=name, settings=one, secret=secret)
     return found
+
+
+def require_telegram_secret(tokens: ServerTokens) -> None:
+    """Raises UnsafeStart if Telegram is to deliver messages over HTTP, and anybody could send them in its name."""
+    secret = environment().get(TELEGRAM_SECRET, "").strip()
+    if not environment().get(TELEGRAM_URL, "").strip():
+        return
+    if not secret:
+        raise UnsafeStart(
+            f"{TELEGRAM_URL} is set without {TELEGRAM_SECRET}, so anybody could send messages in Telegram's name; "
+            "create a secret with `openssl rand -hex 32`"
+        )
+    _require_own_secret(secret, TELEGRAM_SECRET, f"`{TELEGRAM_URL}`", tokens)
+
+
+def _require_own_secret(secret: str, source: str, where: str, tokens: ServerTokens) -> None:
+    """Raises UnsafeStart for a secret that is weak, or a token of the API."""
+    try:
+        require_strong(secret, source)
+    except TokenError as error:
+        raise UnsafeStart(f"{where}: {str(error).replace('the token', 'the secret')}") from error
+    if tokens.identify(secret) is not None:
+        raise UnsafeStart(f"the secret of {where} is a token of the API; create a separate secret")
 
 
 def _key(secret: str) -> bytes:

@@ -423,11 +423,14 @@ async def ask_about_order(text: str, wording: OrderWording, ctx: ToolContext) ->
     if not order:
         return ""
     try:
-        answer = await ctx.ask(
-            f"{wording.question} Note that {order}, and {wording.because}.\n{text}", (wording.agree, DO_NOT)
-        )
+        question = f"{wording.question} Note that {order}, and {wording.because}.\n{text}"
+        is_agreed = await agrees(question, wording.agree, ctx)
     except UsageError:
         return f"{wording.undone}: {order}, so the person must approve it, and nobody is available"
-    if answer.strip().lower() in (wording.agree.lower(), "yes", "y"):
-        return ""
-    return f"the person does not want this {wording.unwanted}; nothing was changed"
+    return "" if is_agreed else f"the person does not want this {wording.unwanted}; nothing was changed"
+
+
+async def agrees(question: str, agree: str, ctx: ToolContext) -> bool:
+    """Whether the person agrees that a text is stored. Raises UsageError if nobody can be asked."""
+    answer = await ctx.ask(question, (agree, DO_NOT))
+    return answer.strip().lower() in (agree.lower(), "yes", "y")

@@ -10,7 +10,7 @@ from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import UsageError
 from toolcrib.core.types import JsonObject
 from toolcrib.registry.results import tool_error, tool_result
-from toolcrib.sessions.injection_scan import DO_NOT, standing_order_in
+from toolcrib.sessions.injection_scan import agrees, standing_order_in
 from toolcrib.sessions.memory import (
     TARGETS,
     Author,
@@ -27,7 +27,6 @@ from toolcrib.sessions.memory import (
 
 MAX_FAILED_CONSOLIDATIONS = 3
 REMEMBER = "Remember it"
-AGREED = (REMEMBER.lower(), "yes", "y")
 FILLED_BY = {"add": ("content",), "replace": ("old_text", "content"), "remove": ("old_text",)}
 
 
@@ -97,11 +96,11 @@ class MemoryService:
         about = "about you" if target == "user" else "for later sessions"
         try:
             question = f"Remember this {about}?" + (f" Note that {order}, in every later session." if order else "")
-            answer = await ctx.ask("\n".join([question, *lines]), (REMEMBER, DO_NOT))
+            is_agreed = await agrees("\n".join([question, *lines]), REMEMBER, ctx)
         except UsageError:
             why = f"{order}, so the person must approve it" if order else "the person wants to approve each memory"
             raise MemoryRefused(f"nothing was remembered: {why}, and nobody is available") from None
-        if answer.strip().lower() not in AGREED:
+        if not is_agreed:
             raise MemoryRefused("the person does not want this remembered; nothing was changed")
         return planned
 

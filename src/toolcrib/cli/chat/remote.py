@@ -9,8 +9,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from toolcrib.agent.events import EXIT_CODES, AnyEvent, RunResult
+from toolcrib.approval.approvers.console import ANSWERS
 from toolcrib.cli.chat.one_shot import ProgressPrinter
 from toolcrib.cli.chat.options import ChatOptions
+from toolcrib.cli.console import chosen
 from toolcrib.cli.output import clean, error_line, is_interactive, note, one_line
 from toolcrib.cli.server_client import ServerClient, ServerRefused, ServerUnreachable
 from toolcrib.config.paths import Home
@@ -146,15 +148,12 @@ class RemoteChat:
         if not is_interactive():
             note(f"It waits for `toolcrib approvals answer {asked.code}`.")
             return
-        is_approval = asked.kind == "approval"
-        prompt = f"{one_line(' / '.join(asked.choices))}? " if asked.choices else "> "
-        said = _line(prompt) or ("deny" if is_approval else "")
         try:
-            if is_approval:
-                choice = next((one for one in asked.choices if one.startswith(said.lower())), "deny")
-                self._client.post(f"/api/approvals/{asked.id}", {"choice": choice})
+            if asked.kind == "approval":
+                self._client.post(f"/api/approvals/{asked.id}", {"choice": _approval_choice(asked)})
             else:
-                self._client.post(f"/api/questions/{asked.id}", {"text": said})
+                said = _line(_prompt(asked)) or ""
+                self._client.post(f"/api/questions/{asked.id}", {"text": chosen(said, asked.choices)})
         except ServerRefused as error:
             # Somebody else was quicker, or this token may not.
             note(str(error))
@@ -182,6 +181,19 @@ def chat_with_server(options: ChatOptions, home: Home, url: str) -> int:
                 error_line(str(error))
     chat.say_goodbye()
     return 0
+
+
+def _prompt(asked: RemoteQuestion) -> str:
+    return f"{one_line(' / '.join(asked.choices))}? " if asked.choices else "> "
+
+
+def _approval_choice(asked: RemoteQuestion) -> str:
+    """What the person chooses, by its word or key; asked again until it is clear. The end of the input denies."""
+    while (said := _line(_prompt(asked))) is not None:
+        choice = ANSWERS.get(said.lower(), said.lower())
+        if choice in asked.choices:
+            return choice
+    return "deny"
 
 
 def _line(prompt: str) -> str | None:

@@ -32,6 +32,7 @@ from toolcrib.serve.app import (
 )
 from toolcrib.serve.login import PageLogins
 from toolcrib.serve.tokens import ServerTokens, TokenScope, require_separate_owners, require_strong
+from toolcrib.serve.webhooks import require_telegram_secret
 
 TOKEN_VARIABLE = "TOOLCRIB_SERVE_TOKEN"
 INTERRUPTED = 130
@@ -79,6 +80,7 @@ async def _serve(settings: Settings, tokens: ServerTokens, is_opening: bool) -> 
     require_usable_tls(chosen)
     require_separate_owners(settings, tokens.owners())
     tokens.owner_token()
+    require_telegram_secret(tokens)
     listening = open_socket(chosen.host, chosen.port, "`--port 0`")
     server = AgentServer(settings, tokens, registry=registry)
     # Tools that call other tools through the package's functions must use the same gate and records.
@@ -165,8 +167,12 @@ def token(name: str | None, scopes: tuple[TokenScope, ...], owner: str, revoke: 
     """
     if sum((name is not None, revoke is not None, is_list)) > 1:
         raise UsageError("use one of `--new`, `--revoke` and `--list`")
-    tokens = _tokens(load_settings(), None)
+    settings = load_settings()
+    tokens = _tokens(settings, None)
     if name is not None:
+        if owner:
+            # The next start would refuse it.
+            require_separate_owners(settings, {*tokens.owners(), owner})
         click.echo(tokens.create(name, scopes or ("chat",), owner))
     elif revoke is not None:
         tokens.revoke(revoke)

@@ -1,7 +1,7 @@
 // The page: login, the frame around the screens, and the keys.
 
 import { html, render, useEffect, useRef, useState } from "./vendor/preact-htm.js";
-import { contact, logIn, logOut, login } from "./api.js";
+import { contact, get, logIn, logOut, login } from "./api.js";
 import { BoardScreen } from "./board.js";
 import { ChatScreen } from "./chat.js";
 import { conversation, open, refresh, refreshWaiting, stop, waiting } from "./conversation.js";
@@ -12,7 +12,7 @@ import { ApprovalsScreen, isTyping, loadIdentity, me } from "./questions.js";
 import { RunScreen } from "./runs.js";
 import { SessionList, SessionsScreen, refreshSessions, sessions, titleOf } from "./sessions.js";
 import { SettingsScreen } from "./settings.js";
-import { address, announcement, go, onLink, useStore } from "./state.js";
+import { address, announcement, go, onLink, useLoaded, useStore } from "./state.js";
 import { Dialog, Icon, visible } from "./text.js";
 import { ToolsScreen } from "./tools.js";
 import { JobsScreen, ProcessesScreen } from "./work.js";
@@ -64,7 +64,7 @@ function Login() {
 }
 
 function Shell() {
-  const { path } = useStore(address);
+  const { path, words } = useStore(address);
   const { approvals, questions } = useStore(waiting);
   const { session, isWorking } = useStore(conversation);
   useStore(me);
@@ -105,7 +105,7 @@ function Shell() {
   }, []);
   const id = path.startsWith("/chat/") ? decodeURIComponent(path.slice(6)) : "";
   const [, , Screen] = SCREENS.find(([one]) => one === path) ?? OF_ONE.find(([one]) => path.startsWith(one)) ?? [];
-  const screen = Screen ? html`<${Screen} id=${decodeURIComponent(path.split("/")[2] ?? "")} />` : html`<${ChatScreen} id=${id} onPalette=${() => setDialog("palette")} />`;
+  const screen = Screen ? html`<${Screen} key=${words} words=${words} id=${decodeURIComponent(path.split("/")[2] ?? "")} />` : html`<${ChatScreen} id=${id} onPalette=${() => setDialog("palette")} />`;
   return html`<div class="shell ${isDrawer ? "with-drawer" : ""}">
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>Skip to the content</a>
     <header class="top"><button type="button" class="quiet icon" aria-label="Menu" aria-expanded=${isDrawer} onClick=${() => setDrawer(!isDrawer)}><${Icon} name="menu" /></button>
@@ -157,6 +157,10 @@ function Palette({ onClose, onKeys }) {
   const place = useRef();
   const { list } = useStore(sessions);
   const { isWorking } = conversation.get();
+  // What not every search needs is loaded with the first word.
+  const isSearching = words.trim().length > 1;
+  const { data: tools } = useLoaded(() => (isSearching ? get("/api/tools") : Promise.resolve(null)), isSearching);
+  const { data: settings } = useLoaded(() => (isSearching && me.get().scopes.includes("admin") ? get("/api/settings") : Promise.resolve(null)), isSearching);
   const entries = [
     ["New conversation", "command", newChat],
     ...(isWorking ? [["Stop the run", "command", stop]] : []),
@@ -164,6 +168,8 @@ function Palette({ onClose, onKeys }) {
     ["Keys", "command", onKeys, true],
     ["Log out", "command", logOut],
     ...list.map((one) => [titleOf(one), "session", () => go(`/chat/${one.id}`)]),
+    ...(tools?.tools ?? []).map((one) => [visible(one.name), "tool", () => go("/tools", { words: one.name })]),
+    ...(settings?.settings ?? []).map((one) => [visible(one.key), "setting", () => go("/settings", { words: one.key })]),
   ];
   const wanted = words.toLowerCase().replace(/^\//, "").split(/\s+/).filter(Boolean);
   const found = entries.filter(([label, kind]) => wanted.every((word) => `${label} ${kind}`.toLowerCase().includes(word))).slice(0, 12);
@@ -186,7 +192,7 @@ function Palette({ onClose, onKeys }) {
   useEffect(() => { place.current?.querySelector("[aria-selected=true]")?.scrollIntoView({ block: "nearest" }); }, [current]);
   return html`<${Dialog} label="Find" kind="palette" onClose=${onClose}>
     <input type="text" role="combobox" aria-label="Find sessions, screens and commands" aria-expanded="true" aria-controls="found" aria-activedescendant=${found.length ? `found-${current}` : undefined}
-      autofocus placeholder="Find sessions, screens and commands" value=${words} onInput=${(event) => { setWords(event.currentTarget.value); setChosen(0); }} onKeyDown=${onKey} />
+      autofocus placeholder="Find sessions, tools, settings and commands" value=${words} onInput=${(event) => { setWords(event.currentTarget.value); setChosen(0); }} onKeyDown=${onKey} />
     <ul id="found" role="listbox" aria-label="Found" ref=${place}>${found.map(([label, kind], n) => html`<li key=${n} id=${`found-${n}`} role="option" aria-selected=${n === current}
       onClick=${() => run(found[n])}><span>${label}</span><span class="muted">${kind}</span></li>`)}</ul>
     ${!found.length && html`<p class="muted">Nothing has these words.</p>`}</${Dialog}>`;

@@ -96,7 +96,7 @@ export function Plan({ items }) {
   return html`<details class="plan" open=${!isOver} key=${isOver ? "done" : "open"}>
     <summary><strong>Plan</strong> <span class="muted">${done} of ${items.length} done${isOver || !current ? "" : `, now: ${visible(current.content)}`}</span>
       <progress value=${done} max=${items.length} aria-label="Plan">${done}</progress></summary>
-    <ol>${items.map((one) => html`<li key=${one.id} class=${one.status}>
+    <ol tabindex="0">${items.map((one) => html`<li key=${one.id} class=${one.status}>
       <span aria-hidden="true">${MARKS[one.status] ?? "○"}</span><span class="sr">${one.status.replace("_", " ")}: </span>${visible(one.content)}</li>`)}</ol>
   </details>`;
 }

@@ -281,11 +281,13 @@ async function contentOf(file) {
 const shortened = (path) => path.split("/").slice(-2).join("/");
 
 function Status({ session }) {
+  const { mode } = useStore(me);
   if (!session) return html`<footer class="status"></footer>`;
   const { usage } = session;
   const tokens = (usage.input_tokens ?? 0) + (usage.output_tokens ?? 0);
   return html`<footer class="status" aria-label="Status">
     <span title="Model">${visible(session.model || "no model yet")}</span>
+    ${mode && html`<span title="Mode">${visible(mode)}</span>`}
     ${tokens > 0 && html`<span title=${`${usage.input_tokens ?? 0} in, ${usage.output_tokens ?? 0} out`}>${count(tokens)} tokens</span>`}
     ${usage.cost_usd > 0 && html`<span title="Cost of this session">${money(usage.cost_usd)}</span>`}
     ${session.cwd && html`<span class="folder" title=${session.cwd}>${visible(shortened(session.cwd))}</span>`}

@@ -12,7 +12,7 @@ export const loadIdentity = () => get("/api/status").then((status) => me.set({ .
 const CHOICES = {
   once: ["Allow once", "y"], session: ["For this session", "s"], always: ["Always", "a"], deny: ["Deny", "n"],
 };
-const SAID = { once: "Allowed once", session: "Allowed for this session", always: "Allowed always", deny: "Denied" };
+const SAID = { once: "Allowed once", session: "Allowed for this session", always: "Allowed always", deny: "Denied", timeout: "Not answered in time", cancelled: "Cancelled" };
 const GUARD_MS = 700; // A key that was meant for something else must not answer a card that just appeared.
 
 function TimeLeft({ until }) {
@@ -137,7 +137,7 @@ export function Question({ item }) {
   </section>`;
 }
 
-const BY = { user: "a person", grant: "an earlier answer", timeout: "nobody in time", smart: "a model", policy: "the policy" };
+const BY = { user: "a person", grant: "an earlier answer", smart: "a model", policy: "the policy" };
 
 function Record({ waiting }) {
   const { data, problem } = useLoaded(() => get("/api/audit?limit=50"), waiting);
@@ -146,7 +146,7 @@ function Record({ waiting }) {
   if (!answered.length) return null;
   return html`<section><h2>Record</h2><ul class="rows">${answered.map((one) => html`<li key=${one.id}><div>
     <p class="title"><code>${visible(one.command || one.tool)}</code></p>
-    <p class="muted"><span class=${one.choice === "deny" || one.choice === "timeout" ? "no" : "yes"}>${visible(SAID[one.choice] ?? one.choice)}</span> by ${visible(BY[one.decided_by] ?? one.decided_by ?? "")}
+    <p class="muted"><span class=${one.choice === "deny" || one.choice === "timeout" ? "no" : "yes"}>${visible(SAID[one.choice] ?? one.choice)}</span>${one.choice in CHOICES ? ` by ${visible(BY[one.decided_by] ?? one.decided_by ?? "")}` : ""}
       ${one.answered_at ? html` <${Ago} at=${one.answered_at} />` : ""} · ${visible(one.description)}${one.reason ? ` · “${visible(one.reason)}”` : ""}</p></div>
     <a href=${`/chat/${one.session_id}`} onClick=${onLink} aria-label=${`Open the conversation of ${visible(one.command || one.tool)}`}>Open</a></li>`)}</ul></section>`;
 }

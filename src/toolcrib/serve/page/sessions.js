@@ -52,9 +52,12 @@ export function SessionList({ onChosen }) {
   </nav>`;
 }
 
+const FILTERS = [["Platform", (one) => one.source], ["Model", (one) => one.model], ["Day", (one) => dayOf(one.updated_at)]];
+
 export function SessionsScreen() {
   const { list, isKnown, problem } = useStore(sessions);
   const [words, setWords] = useState("");
+  const [kept, setKept] = useState({});
   const [gone, setGone] = useState(null);
   const [failure, setFailure] = useState("");
   useEffect(() => {
@@ -63,7 +66,10 @@ export function SessionsScreen() {
   }, []);
   const { data: search } = useLoaded(() => (words.trim().length > 1 ? get(`/api/sessions/search?q=${encodeURIComponent(words.trim())}`) : Promise.resolve({ hits: [] })), words.trim());
   const typed = words.toLowerCase().split(/\s+/).filter(Boolean);
-  const found = list.filter((one) => typed.every((word) => `${one.title} ${one.model} ${one.source} ${one.cwd}`.toLowerCase().includes(word)));
+  const isKept = (one) => FILTERS.every(([name, of]) => !kept[name] || of(one) === kept[name]);
+  const left = new Set(list.filter(isKept).map((one) => one.id));
+  const hits = (search?.hits ?? []).filter((one) => !Object.values(kept).some(Boolean) || left.has(one.session_id));
+  const found = list.filter((one) => isKept(one) && typed.every((word) => `${one.title} ${one.model} ${one.source} ${one.cwd}`.toLowerCase().includes(word)));
   async function attempt(work) {
     setFailure("");
     try {
@@ -90,8 +96,10 @@ export function SessionsScreen() {
   });
   return html`<div class="screen"><h1>Sessions</h1>
     <input type="search" aria-label="Search sessions" placeholder="Search titles and everything that was said" value=${words} onInput=${(event) => setWords(event.currentTarget.value)} />
+    <div class="filters">${FILTERS.map(([name, of]) => [name, [...new Set(list.map(of))].filter(Boolean)]).filter(([name, values]) => values.length > 1 || kept[name]).map(([name, values]) => html`<select key=${name} aria-label=${name}
+      onChange=${(event) => setKept({ ...kept, [name]: event.currentTarget.value })}><option value="">${name}: all</option>${values.map((one) => html`<option key=${one} value=${one} selected=${kept[name] === one}>${visible(one)}</option>`)}</select>`)}</div>
     ${(problem || failure) && html`<p class="problem" role="alert">${failure || problem}</p>`}
-    ${isKnown && !found.length && !search?.hits.length && html`<p class="empty">${list.length ? "No session has these words." : "No sessions yet. Ask something, and it appears here."}</p>`}
+    ${isKnown && !found.length && !hits.length && html`<p class="empty">${list.length ? "No session has these words." : "No sessions yet. Ask something, and it appears here."}</p>`}
     <ul class="rows">${found.map((one) => html`<li key=${one.id}>
       <div><a class="title" href=${`/chat/${one.id}`} onClick=${onLink}>${one.parent_kind === "branch" ? "⑂ " : ""}${titleOf(one)}</a>
         <p class="muted"><${Ago} at=${one.updated_at} /> · ${one.message_count} messages · ${visible(one.source)}${one.model ? ` · ${visible(one.model)}` : ""}${
@@ -99,7 +107,7 @@ export function SessionsScreen() {
       <div class="tools"><button type="button" class="quiet" aria-label=${`Fork ${titleOf(one)}`} onClick=${() => fork(one)}>Fork</button>
         <button type="button" class="quiet" aria-label=${`Export ${titleOf(one)}`} onClick=${() => save(one)}>Export</button>
         <button type="button" class="quiet deny" aria-label=${`Delete ${titleOf(one)}`} onClick=${() => setGone(one)}>Delete</button></div></li>`)}</ul>
-    ${search?.hits.length > 0 && html`<section><h2>Said in</h2><ul class="rows">${search.hits.map((one) => html`<li key=${one.message_id}><div>
+    ${hits.length > 0 && html`<section><h2>Said in</h2><ul class="rows">${hits.map((one) => html`<li key=${one.message_id}><div>
       <a class="title" href=${`/chat/${one.session_id}`} onClick=${onLink}>${titleOf(one)}</a><p class="muted clip">${visible(one.text.slice(0, 300))}</p></div></li>`)}</ul></section>`}
     ${gone && html`<${Dialog} label="Delete a session" onClose=${() => setGone(null)}>
       <h2>Delete this session?</h2><p>“${titleOf(gone)}” and its ${gone.message_count} messages will be gone, with the sessions of its subagents. This cannot be undone.</p>

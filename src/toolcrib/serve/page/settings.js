@@ -6,11 +6,11 @@ import { me } from "./questions.js";
 import { announce, useLoaded, useStore } from "./state.js";
 import { Ago, Dialog, visible } from "./text.js";
 
-export function SettingsScreen() {
+export function SettingsScreen({ words: first = "" }) {
   const { scopes } = useStore(me);
   const isAdmin = scopes.includes("admin");
   const { data, problem, reload } = useLoaded(() => (isAdmin ? get("/api/settings") : Promise.resolve({ settings: [] })), isAdmin);
-  const [words, setWords] = useState("");
+  const [words, setWords] = useState(first);
   const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
   const found = (data?.settings ?? []).filter((one) => wanted.every((word) => `${one.key} ${one.origin} ${JSON.stringify(one.value)}`.toLowerCase().includes(word)));
   const groups = new Map();

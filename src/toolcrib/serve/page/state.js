@@ -36,9 +36,10 @@ export function useStore(store) {
 export const address = createStore({ path: location.pathname });
 addEventListener("popstate", () => address.set({ path: location.pathname }));
 
-export function go(path, { isReplacing = false } = {}) {
+// `words` is what the screen searches for at first.
+export function go(path, { isReplacing = false, words = "" } = {}) {
   if (path !== location.pathname) history[isReplacing ? "replaceState" : "pushState"](null, "", path);
-  address.set({ path });
+  address.set({ path, words });
 }
 
 // For links: our own screens change without loading the page again.

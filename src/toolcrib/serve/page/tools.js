@@ -8,9 +8,9 @@ import { Approval } from "./questions.js";
 import { useLoaded, useStore } from "./state.js";
 import { visible } from "./text.js";
 
-export function ToolsScreen() {
+export function ToolsScreen({ words: first = "" }) {
   const { data, problem } = useLoaded(() => get("/api/tools"), "");
-  const [words, setWords] = useState("");
+  const [words, setWords] = useState(first);
   const wanted = words.toLowerCase();
   const found = (data?.tools ?? []).filter((one) => `${one.name} ${one.toolset} ${one.description}`.toLowerCase().includes(wanted));
   const groups = new Map();
