@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from html import escape
@@ -418,6 +419,26 @@ async def test_killing_toolcrib_leaves_no_browser(tmp_path: Path, browsing: Brow
 
     await until(lambda: not processes_of(command_id, None))
     assert identity_of(int(leader)) is None
+
+
+async def test_a_program_that_only_exits_leaves_no_browser(tmp_path: Path, site: Site) -> None:
+    """What nobody closed is closed at the exit of Python, when no thread can be started any more."""
+    site.pages["/"] = html("<title>a</title>")
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "config.yaml").write_text("security: {allow_private_urls: true}\n")
+    command = [sys.executable, "-m", "toolcrib", "tools", "run", "browser_navigate", json.dumps({"url": site.address})]
+
+    # Chromium has a socket in it, whose path must be short.
+    with tempfile.TemporaryDirectory() as temporary:
+        environ = {**os.environ, "TMPDIR": temporary}
+        ran = await asyncio.create_subprocess_exec(*command, env=environ, stdout=asyncio.subprocess.PIPE)
+        said, _ = await ran.communicate()
+        left = list(Path(temporary).glob("toolcrib-browser-*"))
+
+    assert json.loads(said).get("title") == "a", said
+    assert left == []
+    assert list(home.rglob("browsers/environments/*")) == []
 
 
 async def test_the_next_start_ends_what_was_left(open_browsing: OpenBrowsing, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ class RemoteBrowser(msgspec.Struct, kw_only=True):
                         await self.context.close()
                     await self.browser.close()
         finally:
-            await asyncio.to_thread(attempt, self.release)
+            await _in_thread(attempt, self.release)
 
     async def kill(self) -> None:
         await self.close()
@@ -256,7 +256,7 @@ class Chromium(msgspec.Struct, kw_only=True):
     async def kill(self) -> None:
         """End all its processes without asking it first."""
         if await end_tree(self.command_id, self.leader, GRACE_SECONDS):
-            await asyncio.to_thread(_remove_folder, self.address["temporary"])
+            await _in_thread(_remove_folder, self.address["temporary"])
             self.ledger.closed(self.address)
 
 
@@ -337,6 +337,14 @@ def _find_leader(command_id: str) -> Identity | None:
             if os.getsid(pid) == pid and b"crashpad" not in (PROC / str(pid) / "cmdline").read_bytes():
                 return identity_of(pid)
     return None
+
+
+async def _in_thread(work: Callable[..., object], *arguments: object) -> None:
+    """Run what raises nothing beside the loop; at the exit of Python, which starts no more threads, on it."""
+    try:
+        await asyncio.to_thread(work, *arguments)
+    except RuntimeError:
+        work(*arguments)
 
 
 def _remove_folder(folder: str) -> None:
