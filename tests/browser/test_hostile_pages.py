@@ -427,12 +427,16 @@ async def test_a_program_that_only_exits_leaves_no_browser(tmp_path: Path, site:
     home = tmp_path / "home"
     home.mkdir()
     (home / "config.yaml").write_text("security: {allow_private_urls: true}\n")
-    command = [sys.executable, "-m", "toolcrib", "tools", "run", "browser_navigate", json.dumps({"url": site.address})]
+    program = (
+        "import sys, toolcrib.api; print(toolcrib.api.handle_function_call('browser_navigate', {'url': sys.argv[1]}))"
+    )
 
     # Chromium has a socket in it, whose path must be short.
     with tempfile.TemporaryDirectory() as temporary:
         environ = {**os.environ, "TMPDIR": temporary}
-        ran = await asyncio.create_subprocess_exec(*command, env=environ, stdout=asyncio.subprocess.PIPE)
+        ran = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", program, site.address, env=environ, stdout=asyncio.subprocess.PIPE
+        )
         said, _ = await ran.communicate()
         left = list(Path(temporary).glob("toolcrib-browser-*"))
 
