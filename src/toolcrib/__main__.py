@@ -35,6 +35,13 @@ def main() -> int:
         return INTERRUPTED
     finally:
         _exit_at_next_interrupt()
+        _close_runtime()
+
+
+def _close_runtime() -> None:
+    """Close what a command opened now: at its exit, Python starts no more threads, which foreign code may need."""
+    if api := sys.modules.get("toolcrib.api"):
+        api.reset_default_runtime()
 
 
 def _exit_at_next_interrupt() -> None:

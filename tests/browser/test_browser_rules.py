@@ -171,6 +171,11 @@ def test_availability_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.M
     home.mkdir()
     (home / "config.yaml").write_text("browser:\n  executable: /none/chrome\n")
     assert "/none/chrome" in check_browser().reason  # type: ignore[union-attr]
+    (home / "config.yaml").write_text("browser:\n  headed: true\n")
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    assert "browser.headed" in check_browser().remedy  # type: ignore[union-attr]
+    monkeypatch.setenv("DISPLAY", ":0")
+    assert check_browser() is True
     (home / "config.yaml").write_text("browser:\n  cdp_url: http://localhost:9222\n")
     (tmp_path / "chromium").unlink()
     assert check_browser() is True

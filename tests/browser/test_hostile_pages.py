@@ -12,12 +12,14 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from html import escape
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from tests.browser.conftest import Browsing, browser_of, chromium_processes, html, ref_of, shown
@@ -333,8 +335,9 @@ async def test_an_unused_browser_is_closed_and_the_model_is_told(open_browsing: 
     assert (await browsing.call("navigate", url=browsing.site.address))["title"] == "a"
 
 
-async def test_a_remote_browser_over_cdp(open_browsing: OpenBrowsing, tmp_path: Path) -> None:
-    """A browser by its address is used, and not ended."""
+@pytest.fixture
+async def devtools_address(tmp_path: Path) -> AsyncIterator[str]:
+    """A browser that somebody else has started."""
     arguments = ["chromium", "--headless", "--no-sandbox", "--remote-debugging-port=0", "--no-first-run"]
     arguments += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
     profile = tmp_path / "profile"
@@ -342,18 +345,41 @@ async def test_a_remote_browser_over_cdp(open_browsing: OpenBrowsing, tmp_path: 
     try:
         port_file = profile / "DevToolsActivePort"
         await until(lambda: port_file.exists() and "\n" in port_file.read_text())
-        port = port_file.read_text().split()[0]
-        browsing = open_browsing(browser={"cdp_url": f"http://127.0.0.1:{port}"})
-
-        page = await browsing.open("<title>far</title><button onclick='document.title=1'>b</button>")
-        assert page["title"] == "far"
-        assert (await browsing.call("click", ref=ref_of(page, "button")))["title"] == "1"
-        await browsing.runtime.services.end_session(browsing.session_id)
-
-        assert process.poll() is None
+        yield f"http://127.0.0.1:{port_file.read_text().split()[0]}"
+        assert process.poll() is None, "it is not ours to end"
     finally:
         process.kill()
         process.wait()
+
+
+async def test_a_remote_browser_over_cdp(open_browsing: OpenBrowsing, devtools_address: str) -> None:
+    """A browser by its address is used, and not ended."""
+    browsing = open_browsing(browser={"cdp_url": devtools_address})
+
+    page = await browsing.open("<title>far</title><button onclick='document.title=1'>b</button>")
+    assert page["title"] == "far"
+    assert (await browsing.call("click", ref=ref_of(page, "button")))["title"] == "1"
+    await browsing.runtime.services.end_session(browsing.session_id)
+
+
+async def test_a_tab_that_holds_up_a_remote_browser_is_named_as_the_reason(
+    open_browsing: OpenBrowsing, devtools_address: str
+) -> None:
+    """playwright waits for every tab that is there already; when the tab is closed, the browser can be used."""
+    browsing = open_browsing(browser={"cdp_url": devtools_address, "command_timeout": 3})
+    browsing.site.pages["/"] = html("<title>far</title>")
+    browsing.site.pages["/stuck"] = lambda _: (browsing.site.released.wait(60), html("late"))[1]
+    async with httpx2.AsyncClient(trust_env=False) as client:
+        tab = (await client.put(f"{devtools_address}/json/new?{browsing.site.address}/stuck")).json()["id"]
+        await until(lambda: any(request.path == "/stuck" for request in browsing.site.requests))
+
+        held_up = await browsing.call("navigate", url=browsing.site.address)
+        await client.get(f"{devtools_address}/json/close/{tab}")
+
+    assert held_up["error"] == (
+        "the remote browser did not answer within 3 seconds; a tab in it that does not load may be the reason: close it"
+    )
+    assert (await browsing.call("navigate", url=browsing.site.address))["title"] == "far"
 
 
 PROGRAM = """
@@ -393,6 +419,30 @@ async def test_killing_toolcrib_leaves_no_browser(tmp_path: Path, browsing: Brow
 
     await until(lambda: not processes_of(command_id, None))
     assert identity_of(int(leader)) is None
+
+
+async def test_a_program_that_only_exits_leaves_no_browser(tmp_path: Path, site: Site) -> None:
+    """What nobody closed is closed at the exit of Python, when no thread can be started any more."""
+    site.pages["/"] = html("<title>a</title>")
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "config.yaml").write_text("security: {allow_private_urls: true}\n")
+    program = (
+        "import sys, toolcrib.api; print(toolcrib.api.handle_function_call('browser_navigate', {'url': sys.argv[1]}))"
+    )
+
+    # Chromium has a socket in it, whose path must be short.
+    with tempfile.TemporaryDirectory() as temporary:
+        environ = {**os.environ, "TMPDIR": temporary}
+        ran = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", program, site.address, env=environ, stdout=asyncio.subprocess.PIPE
+        )
+        said, _ = await ran.communicate()
+        left = list(Path(temporary).glob("toolcrib-browser-*"))
+
+    assert json.loads(said).get("title") == "a", said
+    assert left == []
+    assert list(home.rglob("browsers/environments/*")) == []
 
 
 async def test_the_next_start_ends_what_was_left(open_browsing: OpenBrowsing, tmp_path: Path) -> None:

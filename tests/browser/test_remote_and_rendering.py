@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.browser.conftest import Browsing, html
+from tests.displays import x_display
 from tests.web.sites import Site
 from toolcrib.browser import chromium
 from toolcrib.browser.chromium import BrowserFailed
@@ -107,6 +108,22 @@ def test_the_key_of_a_remote_browser_comes_from_a_variable(monkeypatch: pytest.M
     monkeypatch.delenv("CLOUD_KEY")
     with pytest.raises(BrowserFailed, match="CLOUD_KEY"):
         chromium._with_variables("wss://c.example?key=${CLOUD_KEY}")
+
+
+@pytest.mark.services
+@pytest.mark.may_skip
+async def test_a_headed_browser_has_a_window(open_browsing: Callable[..., Browsing]) -> None:
+    """With `browser.headed`, the page is on the desktop until the session ends."""
+    with x_display("xdotool"):
+        browsing = open_browsing(browser={"headed": True})
+
+        assert (await browsing.open("<title>On the desktop</title>"))["title"] == "On the desktop"
+        search = ("xdotool", "search", "--sync", "--name", "On the desktop")
+        looking = await asyncio.create_subprocess_exec(*search, stdout=asyncio.subprocess.PIPE)
+        found, _ = await asyncio.wait_for(looking.communicate(), 60)
+        await browsing.runtime.services.end_session(browsing.session_id)
+
+    assert found.split()
 
 
 @pytest.mark.services

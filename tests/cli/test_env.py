@@ -19,6 +19,8 @@ from tests.cli.cli_program import DEADLINE_SECONDS, Program, _read_until
 
 KINDS = ["local", "sandbox", "docker", "ssh", "singularity", "modal", "daytona", "vercel_sandbox"]
 BACKEND = """
+import os, subprocess
+from pathlib import Path
 from toolcrib.environments.backends.local import LocalEngine, LocalShellEnvironment
 
 class Forgetful(LocalShellEnvironment):
@@ -37,6 +39,20 @@ def forgetful(spec, settings):
 
 def nothing(spec, settings):
     return 5
+
+class Rented:
+    def _run_bash(self, cmd_string, *, login, timeout, stdin_data):
+        argv = ["bash", "-c", cmd_string]
+        process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        process.stdin.write((stdin_data or "").encode())
+        process.stdin.close()
+        return process
+
+    def cleanup(self):
+        Path(os.environ["HOME"], "given-back").touch()
+
+def rented(spec, settings):
+    return Rented()
 """
 ABANDONED = """
 import asyncio, os, sys
@@ -63,12 +79,20 @@ def with_backend(toolcrib: Program) -> Program:
     (package / "strange-1.0.dist-info").mkdir(parents=True)
     (package / "strange-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: strange\nVersion: 1.0\n")
     (package / "strange-1.0.dist-info/entry_points.txt").write_text(
-        "[toolcrib.environments]\nstrange = strange_backend:environment\n"
+        "[toolcrib.environments]\nstrange = strange_backend:environment\nrented = strange_backend:rented\n"
     )
     (package / "strange_backend.py").write_text(BACKEND)
     (toolcrib.root / "mine.py").write_text(BACKEND)
     toolcrib.environ["PYTHONPATH"] = f"{toolcrib.environment()['PYTHONPATH']}{os.pathsep}{package}"
     return toolcrib
+
+
+def test_a_command_gives_back_the_environment_that_it_used(with_backend: Program) -> None:
+    """It is closed before Python exits, when threads for foreign code can still be started."""
+    outcome = with_backend("tools", "run", "terminal", '{"command": "echo here"}', TERMINAL_ENV="rented")
+
+    assert json.loads(outcome.stdout)["output"] == "here"
+    assert (with_backend.root / "given-back").exists()
 
 
 def test_all_backends_are_listed_with_what_to_do(toolcrib: Program) -> None:

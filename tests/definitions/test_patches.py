@@ -2,7 +2,9 @@
 
 import pytest
 
+import toolcrib.tools.browser  # noqa: F401 - registers the tools
 from toolcrib.definitions.build import patched
+from toolcrib.registry.default import registry
 
 CODE = {
     "name": "execute_code",
@@ -45,13 +47,26 @@ def test_a_name_inside_another_word_is_left_alone():
     assert "We dispatch scripts; patches welcome." in patched(function, set())["description"]
 
 
-@pytest.mark.parametrize(("offered", "kept"), [(set(), False), ({"web_search"}, True), ({"web_extract"}, True)])
-def test_browser_navigate_recommends_only_what_exists(offered, kept):
-    """The advice goes when neither of the two tools is there; the rest stays."""
-    text = patched(BROWSER, offered)["description"]
-    assert ("prefer web_search or web_extract" in text) is kept
-    assert text.startswith("Open a page.")
-    assert text.endswith("Returns a snapshot.")
+@pytest.mark.parametrize(
+    ("offered", "advice"),
+    [
+        (set(), ""),
+        ({"web_search"}, " For simple lookups, prefer web_search."),
+        ({"web_extract"}, " For simple lookups, prefer web_extract."),
+        ({"web_search", "web_extract"}, " For simple lookups, prefer web_search or web_extract."),
+    ],
+)
+def test_browser_navigate_recommends_only_what_exists(offered, advice):
+    """The advice names those of the two tools that are there, and goes without either; the rest stays."""
+    assert patched(BROWSER, offered)["description"] == f"Open a page.{advice} Returns a snapshot."
+
+
+@pytest.mark.parametrize("offered", [set(), {"web_search"}, {"web_extract"}])
+def test_the_real_browser_navigate_recommends_only_what_exists(offered):
+    """Its own description is one that can be patched."""
+    entry = registry.get_entry("browser_navigate")
+    text = patched({"name": "browser_navigate", "description": entry.schema["description"]}, offered)["description"]
+    assert {name for name in ("web_search", "web_extract") if name in text} == offered
 
 
 def test_patching_changes_neither_its_input_nor_other_tools():

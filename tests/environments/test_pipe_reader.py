@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from toolcrib.core.environments import EngineProcess, OnOutput, TerminalSize
 from toolcrib.environments.backends.local import LocalEngine
@@ -49,6 +50,23 @@ async def test_standard_error_can_be_kept_apart() -> None:
     assert await process.wait() == 0
     await process.abandon()
     assert (bytes(output), bytes(errors)) == (b"out\nout\n", b"err\n")
+
+
+async def test_closing_this_machine_ends_programs_that_linger_after_their_answer() -> None:
+    """A loop may close right afterwards: nobody would collect their exit then."""
+    engine = LocalEngine({"PATH": "/usr/bin:/bin"})
+    argv = ["/bin/sh", "-c", r"printf '\0%s\0\4\0' $$; exec sleep 600"]
+    (pid,) = await run_program(engine, argv, timeout_seconds=30)
+    assert is_there(pid)
+
+    await engine.close()
+
+    assert not is_there(pid)
+
+
+def is_there(pid: str) -> bool:
+    """Whether the process exists, if only because nobody has collected its exit."""
+    return Path("/proc", pid).exists()
 
 
 class SlowProcess:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.displays import x_display
 from tests.media.conftest import OpenVision
 from tests.media.services import Asking
 from toolcrib.integrations.desktop import DesktopFailed, input_commands
@@ -49,19 +50,9 @@ def test_what_names_no_key_or_point_is_an_error(args: dict[str, Any]) -> None:
 
 
 @pytest.fixture
-def display(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    missing = [name for name in ("Xvfb", "xdotool", "scrot") if shutil.which(name) is None]
-    if missing:
-        pytest.skip(f"{', '.join(missing)} is missing")
-    read, write = os.pipe()
-    command = ["Xvfb", "-displayfd", str(write), "-screen", "0", "640x480x24", "-nolisten", "tcp", "-noreset"]
-    with subprocess.Popen(command, pass_fds=[write], stderr=subprocess.DEVNULL) as server:
-        os.close(write)
-        with os.fdopen(read) as told:
-            name = f":{told.readline().strip()}"
-        monkeypatch.setenv("DISPLAY", name)
+def display() -> Iterator[str]:
+    with x_display("xdotool", "scrot") as name:
         yield name
-        server.terminate()
 
 
 @pytest.mark.services

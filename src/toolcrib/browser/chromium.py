@@ -15,8 +15,9 @@ from typing import Any
 
 import msgspec
 from playwright.async_api import Browser, BrowserContext, Error, Playwright, ProxySettings
+from playwright.async_api import TimeoutError as PlaywrightTimeout
 
-from toolcrib.config.browser_settings import find_chromium
+from toolcrib.config.browser_settings import BrowserSettings, find_chromium
 from toolcrib.config.environment import child_environment, environment
 from toolcrib.config.files import make_folder
 from toolcrib.config.settings import Settings
@@ -26,7 +27,6 @@ from toolcrib.process_identity import PROC, Identity, identity_of, is_alive, own
 from toolcrib.processes.ledger import Ledger
 from toolcrib.processes.orphan_cleanup import COMMAND_ID_VARIABLE, end_tree, processes_of
 
-CONNECT_SECONDS = 30.0
 PROVIDER_SECONDS = 60.0
 _VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -52,7 +52,7 @@ class RemoteBrowser(msgspec.Struct, kw_only=True):
                         await self.context.close()
                     await self.browser.close()
         finally:
-            await asyncio.to_thread(attempt, self.release)
+            await _in_thread(attempt, self.release)
 
     async def kill(self) -> None:
         await self.close()
@@ -75,19 +75,24 @@ async def connect(
         address, release = await asyncio.to_thread(_start_session, provider, browser.cloud_provider, task, ledger)
         reuses = True
     try:
-        connected = await driver.chromium.connect_over_cdp(address, timeout=CONNECT_SECONDS * 1_000)
+        connected = await driver.chromium.connect_over_cdp(address, timeout=browser.command_timeout * 1_000)
     except Error as error:
         await asyncio.to_thread(attempt, release)
-        # The address may contain a key, and playwright quotes it.
-        raise BrowserFailed(
-            "the remote browser cannot be reached; check browser.cdp_url"
-            if browser.cdp_url
-            else f"the browser of {browser.cloud_provider!r} cannot be reached"
-        ) from error
+        raise _no_connection(browser, error) from error
     own = not (reuses and connected.contexts)
     viewport = {"width": VIEWPORT_WIDTH, "height": VIEWPORT_HEIGHT}
     context = await connected.new_context(viewport=viewport) if own else connected.contexts[0]  # type: ignore[arg-type]
     return RemoteBrowser(browser=connected, context=context, is_own_context=own, release=release)
+
+
+def _no_connection(browser: BrowserSettings, error: Error) -> BrowserFailed:
+    # The address may contain a key, and playwright quotes it.
+    which = "the remote browser" if browser.cdp_url else f"the browser of {browser.cloud_provider!r}"
+    if isinstance(error, PlaywrightTimeout):
+        # playwright waits until each tab that is there already has begun to load.
+        reason = "a tab in it that does not load may be the reason: close it"
+        return BrowserFailed(f"{which} did not answer within {browser.command_timeout:g} seconds; {reason}")
+    return BrowserFailed(f"{which} cannot be reached" + ("; check browser.cdp_url" if browser.cdp_url else ""))
 
 
 def _nothing() -> None:
@@ -251,7 +256,7 @@ class Chromium(msgspec.Struct, kw_only=True):
     async def kill(self) -> None:
         """End all its processes without asking it first."""
         if await end_tree(self.command_id, self.leader, GRACE_SECONDS):
-            await asyncio.to_thread(_remove_folder, self.address["temporary"])
+            await _in_thread(_remove_folder, self.address["temporary"])
             self.ledger.closed(self.address)
 
 
@@ -332,6 +337,14 @@ def _find_leader(command_id: str) -> Identity | None:
             if os.getsid(pid) == pid and b"crashpad" not in (PROC / str(pid) / "cmdline").read_bytes():
                 return identity_of(pid)
     return None
+
+
+async def _in_thread(work: Callable[..., object], *arguments: object) -> None:
+    """Run what raises nothing beside the loop; at the exit of Python, which starts no more threads, on it."""
+    try:
+        await asyncio.to_thread(work, *arguments)
+    except RuntimeError:
+        work(*arguments)
 
 
 def _remove_folder(folder: str) -> None:

@@ -40,8 +40,13 @@ def patched(function: JsonObject, offered: Collection[str]) -> JsonObject:
             **function,
             "description": f"{without_tools(description, missing)}\n\nTools the script can call: {listed}.",
         }
-    if name == BROWSER_NAVIGATE and not any(tool in offered for tool in BROWSER_ALTERNATIVES):
-        return {**function, "description": without_sentences_about(description, BROWSER_ALTERNATIVES)}
+    if name == BROWSER_NAVIGATE:
+        alternatives = [tool for tool in BROWSER_ALTERNATIVES if tool in offered]
+        if not alternatives:
+            description = without_sentences_about(description, BROWSER_ALTERNATIVES)
+        else:
+            description = description.replace(" or ".join(BROWSER_ALTERNATIVES), " or ".join(alternatives))
+        return {**function, "description": description}
     return function
 
 

@@ -23,7 +23,6 @@ from toolcrib.environments.host_process import HostProcess, spawn_on_host
 USUAL_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 PROBE_SECONDS = 0.9
 ASK_SECONDS = 60.0
-END_OF_CLIENT_SECONDS = 2.0
 RESIZE_REPEAT_SECONDS = (0.1, 0.5, 2.0)
 ERROR_PREFIX = re.compile(r"^(?:docker: |Error response from daemon: |Error: |FATAL: +)+")
 # A session leader gets its controlling terminal, and with it size changes, by opening it.
@@ -75,7 +74,7 @@ class ContainerClient:
             asked = f"{self.name} {arguments[0]}"
             raise EnvironmentFailed(f"`{asked}` did not answer within {limit_seconds:g} seconds") from error
         finally:
-            await end_client(process)
+            await process.end()
         return ClientOutput(exit_code=code, text=b"".join(said).decode(errors="replace"))
 
     async def spawn(
@@ -135,14 +134,6 @@ class ClientProcess(HostProcess):
             self.signal_session(signal.SIGWINCH)
 
 
-async def end_client(process: HostProcess) -> None:
-    """Make sure a client has ended and its streams are closed. Does not touch what it started in a container."""
-    if not process.has_ended:
-        process.signal_session(signal.SIGKILL)
-        await asyncio.wait([asyncio.ensure_future(process.wait())], timeout=END_OF_CLIENT_SECONDS)
-    await process.abandon()
-
-
 async def run_to_end(making: Coroutine[None, None, ClientOutput]) -> ClientOutput:
     """The answer. On cancellation the client still runs to its end, so that what it created can be removed."""
     task = asyncio.ensure_future(making)
@@ -170,7 +161,7 @@ class RunningClients:
         """End the clients that still run."""
         running, self._running = self._running, []
         for process in running:
-            await end_client(process)
+            await process.end()
 
 
 def find_program(names: Iterable[str], environ: Mapping[str, str]) -> str | None:

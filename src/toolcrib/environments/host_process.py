@@ -229,6 +229,8 @@ class _BurstDetector:
 
 
 END_OF_TRANSMISSION = b"\x04"
+END_SECONDS = 2.0
+"""How long a killed program may take to end."""
 
 
 async def spawn_on_host(
@@ -386,6 +388,14 @@ class HostProcess:
         for reader in (self._output, self._errors):
             if reader is not None:
                 reader.close()
+
+    async def end(self) -> None:
+        """Kill what still runs of its process group, collect its exit and close its streams."""
+        if not self.has_ended:
+            self.signal_session(signal.SIGKILL)
+            # A process in the kernel's hands, or another user's, may stay.
+            await asyncio.wait([self._exited], timeout=END_SECONDS)
+        await self.abandon()
 
     def signal_session(self, number: signal.Signals) -> None:
         """Signal the process group that it leads, if it still exists."""

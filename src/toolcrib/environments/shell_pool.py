@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 from collections.abc import Callable
 from typing import Protocol
 
@@ -139,10 +138,11 @@ class Shell:
             async with asyncio.timeout(STOP_SECONDS):
                 await self.process.close_input()
                 await self.process.wait()
-        if not self.has_ended and isinstance(self.process, HostProcess):
-            # It was suspended (`kill -STOP $$`) and reacts to nothing else.
-            self.process.signal_session(signal.SIGKILL)
-        await self.process.abandon()
+        if isinstance(self.process, HostProcess):
+            # One that was suspended (`kill -STOP $$`) reacts to nothing else.
+            await self.process.end()
+        else:
+            await self.process.abandon()
 
     def _on_output(self, data: bytes) -> None:
         # Output before the first command belongs to no command.

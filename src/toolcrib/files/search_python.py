@@ -11,7 +11,6 @@ import contextlib
 import importlib.util
 import io
 import json
-import signal
 import sys
 import tarfile
 import time
@@ -158,10 +157,7 @@ async def _search_process(output: bytearray) -> AsyncIterator[HostProcess]:
     try:
         yield process
     finally:
-        if not process.has_ended:
-            process.signal_session(signal.SIGKILL)
-            await process.wait()
-        await process.abandon()
+        await process.end()
 
 
 async def _send(process: HostProcess, request: dict[str, Any], feed: Feed | None) -> None:

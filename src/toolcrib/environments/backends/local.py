@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from weakref import WeakSet
 
 from msgspec.structs import replace
 
@@ -56,6 +57,8 @@ class LocalEngine:
         self.shell = shutil.which("bash", path=self._environ.get("PATH")) or ""
 
         self._for_programs: Mapping[str, str] = self._environ
+        # Those that have ended leave by themselves: only the loop that waits for their exit refers to them.
+        self._started: WeakSet[HostProcess] = WeakSet()
 
     async def open(self) -> None:
         if not self.shell:
@@ -66,16 +69,22 @@ class LocalEngine:
         self._for_programs = {}
 
     async def close(self) -> None:
-        """Do nothing: the environment ends its processes."""
+        """End the programs of ours that linger; the environment has ended its commands."""
+        for process in list(self._started):
+            await process.end()
 
     async def spawn(
         self, argv: Sequence[str], *, on_output: OnOutput, terminal: TerminalSize | None = None
     ) -> HostProcess:
-        return await spawn_on_host(argv, on_output=on_output, environ=self._for_programs, terminal=terminal)
+        process = await spawn_on_host(argv, on_output=on_output, environ=self._for_programs, terminal=terminal)
+        self._started.add(process)
+        return process
 
     async def spawn_logged(self, argv: Sequence[str], log: Path) -> HostProcess:
         """Start a program whose output goes to a file."""
-        return await spawn_on_host(argv, on_output=lambda _: None, environ=self._for_programs, log=log)
+        process = await spawn_on_host(argv, on_output=lambda _: None, environ=self._for_programs, log=log)
+        self._started.add(process)
+        return process
 
     def address(self) -> Mapping[str, str]:
         return {}
