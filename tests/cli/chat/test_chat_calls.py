@@ -165,7 +165,8 @@ def test_a_request_that_is_retried_leaves_one_line_at_most(home: Path, heals: bo
         chat.wait_idle()
 
         chat.enter("hello")
-        chat.wait_for("retrying in", "(1 of 1)")
+        shown = chat.wait_for("retrying in", "(1 of 1)", "Ctrl-C stops")
+        assert next(line for line in shown.splitlines() if "retrying" in line).endswith("s · Ctrl-C stops")
         chat.wait_for("Here I am." if heals else "(tried 2 times)")
         shown = chat.wait_idle()
 
