@@ -92,6 +92,12 @@ class Notified(AgentEvent, frozen=True, kw_only=True):
         return cls(kind=notice.kind, message=notice.message, tool=notice.tool)
 
 
+class ModelProgressed(AgentEvent, frozen=True, kw_only=True):
+    """What a slow model does before its answer begins, such as reading the prompt."""
+
+    message: str
+
+
 class MessageAdded(AgentEvent, frozen=True, kw_only=True):
     """A message became part of the conversation (and is on disk)."""
 
@@ -190,6 +196,7 @@ AnyEvent = (
     | TextStreamed
     | ReasoningStreamed
     | Notified
+    | ModelProgressed
     | MessageAdded
     | CallStarted
     | CallProgressed
