@@ -57,6 +57,8 @@ async def undo(chat: Chat, words: str) -> None:
         chat.screen.say(text)
     of_exchange = [one for one in before if undone is not None and undone.call_ids.intersection(one.call_ids)]
     _note_others(chat, others)
+    if undone is not None and not of_exchange:
+        await _note_unsaved(chat, undone)
     if not before:
         if undone is None:
             chat.screen.say(NOTHING)
@@ -187,6 +189,13 @@ def _show(chat: Chat, done: UndoResult, *, force: bool, dry_run: bool = False, r
 def _note_others(chat: Chat, files: list[ChangedFile]) -> None:
     if files:
         chat.screen.note(f"Changed while commands ran, perhaps by something else: {_names(chat, files)}.")
+
+
+async def _note_unsaved(chat: Chat, undone: UndoneExchange) -> None:
+    """Say which files of an exchange undo knows nothing about, lest the person believe that they are restored."""
+    calls = await asyncio.to_thread(chat.host.file_history.calls, chat.agent.session_id)
+    for note in dict.fromkeys(note for call in calls if call.call_id in undone.call_ids for note in call.notes):
+        chat.screen.note(note)
 
 
 def _names(chat: Chat, files: list[ChangedFile]) -> str:
