@@ -356,6 +356,23 @@ def test_the_authors_traceback_is_one_flag_away(toolcrib: Program):
     assert 'raise LookupError("the shelf is empty")' in told.stderr
 
 
+@pytest.mark.services
+@pytest.mark.parametrize("columns", [80, 120])
+def test_a_terminal_shows_all_of_why_a_tool_was_refused(toolcrib: Program, columns: int):
+    """Nothing is cut where it does not fit: neither the reason, nor the file, nor the fix."""
+    file = toolcrib.write("tools/stock.py", MIXED_FILE)
+
+    seen = toolcrib.on_terminal("tools", "explain", "ghost", columns=columns).stdout
+    linted = toolcrib.on_terminal("tools", "lint", columns=columns).stdout
+
+    lines = [_without_colour(line) for line in seen.splitlines()]
+    assert all(len(line) <= columns for line in lines)
+    told = "".join(line.strip() for line in lines)
+    assert "'Nothing'" in told
+    assert f"{file}:23" in told
+    assert f"{file}:23: error:" in _without_colour(linted)
+
+
 def test_an_example_that_cannot_be_made_up_names_what_is_required(toolcrib: Program):
     """No text is guessed that a pattern would accept."""
     toolcrib.write(
