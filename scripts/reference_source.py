@@ -35,6 +35,7 @@ PUBLIC_API: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "MessageAdded",
             "CallStarted",
             "CallProgressed",
+            "ModelProgressed",
             "CallFinished",
             "Compressed",
             "Steered",

@@ -327,6 +327,10 @@ def test_a_file_that_fails_to_load_names_the_line(toolcrib: Program):
     explained = toolcrib("tools", "explain", "pieces")
 
     assert "could not be loaded: line 27: ZeroDivisionError" in explained.stdout
+    told = toolcrib("tools", "run", "pieces", "--traceback")
+    assert told.code == 2
+    assert "    1 / 0\n" in told.stderr
+    assert "toolcrib: tool 'pieces' is not available: its file" in told.stderr
 
 
 def test_explain_shows_types_in_full(toolcrib: Program):
@@ -350,6 +354,35 @@ def test_the_authors_traceback_is_one_flag_away(toolcrib: Program):
     assert str(toolcrib.home / "logs" / "toolcrib.log") in plain.stderr
     assert "--traceback" in plain.stderr
     assert 'raise LookupError("the shelf is empty")' in told.stderr
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("columns", [80, 120])
+def test_a_terminal_shows_all_of_why_a_tool_was_refused(toolcrib: Program, columns: int):
+    """Nothing is cut where it does not fit: neither the reason, nor the file, nor the fix."""
+    file = toolcrib.write("tools/stock.py", MIXED_FILE)
+
+    seen = toolcrib.on_terminal("tools", "explain", "ghost", columns=columns).stdout
+    linted = toolcrib.on_terminal("tools", "lint", columns=columns).stdout
+
+    lines = [_without_colour(line) for line in seen.splitlines()]
+    assert all(len(line) <= columns for line in lines)
+    told = "".join(line.strip() for line in lines)
+    assert "'Nothing'" in told
+    assert f"{file}:23" in told
+    assert f"{file}:23: error:" in _without_colour(linted)
+
+
+def test_an_example_that_cannot_be_made_up_names_what_is_required(toolcrib: Program):
+    """No text is guessed that a pattern would accept."""
+    toolcrib.write(
+        "tools/post.py",
+        "from typing import Annotated\nfrom msgspec import Meta\nfrom toolcrib import tool\n"
+        '@tool\ndef parcel(code: Annotated[str, Meta(pattern="^[0-9]{5}$")], count: int = 1) -> str:\n'
+        '    """Send a parcel."""\n',
+    )
+
+    assert """toolcrib tools run parcel '{"code": …}'""" in toolcrib("tools", "explain", "parcel").stdout
 
 
 def test_lint_without_a_file_checks_all_tool_files(toolcrib: Program):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from tests.cli.chat.chat_program import CTRL_D, ChatProgram
 from tests.cli.cli_program import Program
 
 pytestmark = pytest.mark.services
@@ -54,3 +57,18 @@ def test_a_command_is_run_and_its_output_shown(newcomer: Program) -> None:
     assert done.code == 0, done.stderr
     assert "terminal uname" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_chat_says_what_the_model_does_before_it_answers(tmp_path: Path, model_dir: str) -> None:
+    """Reading a prompt takes seconds on a slow machine; nobody should take that for loading, or for being stuck."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "config.yaml").write_text("model:\n  default: qwen2.5-coder-0.5b\n  provider: embedded\n")
+    with ChatProgram(home, columns=120, rows=40, TOOLCRIB_MODEL_DIR=model_dir) as chat:
+        chat.wait_idle()
+        chat.enter("Which Linux kernel runs here? Use the terminal tool.")
+        chat.wait_for("reading the prompt · ", seconds=MODEL_SECONDS)
+        chat.wait_for("choosing a tool · ", seconds=MODEL_SECONDS)
+        chat.wait_for("✓ 💻 terminal", seconds=MODEL_SECONDS)
+        chat.type(CTRL_D)
+        chat.exit_code()

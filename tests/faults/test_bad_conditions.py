@@ -287,6 +287,18 @@ def test_the_table_has_every_command() -> None:
     assert {row.command for row in ROWS} == commands
 
 
+@pytest.mark.services
+def test_on_a_full_disk_undo_still_shows_what_it_would_do(machine: Machine) -> None:
+    """Looking needs no space, and whoever has to free some wants to know what can still be undone."""
+    listed, tried = machine.run("full_disk", "undo", "--list"), machine.run("full_disk", "undo", "--dry-run")
+    if listed.code == bad_condition.UNAVAILABLE:
+        pytest.skip(f"this machine cannot make it: {listed.stderr}")
+
+    assert (listed.code, tried.code) == (0, 0), listed.stderr + tried.stderr
+    assert "made.txt" in listed.stdout
+    assert "1 file would be restored." in tried.stdout
+
+
 def wrong_with(machine: Machine, condition: Condition, row: Row) -> str:
     """What is wrong with how a command ends under a condition; empty if nothing is."""
     usual = machine.usual_code(row)

@@ -145,7 +145,10 @@ async def test_a_question_becomes_a_call_and_its_result_an_answer(
     assert worded.usage.input_tokens > 0
     assert (worded.provider, worded.model) == ("embedded", "qwen2.5-coder-0.5b")
     assert [delta.message for delta in seen if isinstance(delta, Notice)] == [
-        "loading Qwen2.5-Coder-0.5B-Instruct (q4)"
+        "loading Qwen2.5-Coder-0.5B-Instruct (q4)",
+        "reading the prompt",
+        "choosing a tool",
+        "reading the prompt",
     ]
     assert len([delta for delta in seen if isinstance(delta, TextDelta)]) > 3
     assert capfd.readouterr() == ("", "")

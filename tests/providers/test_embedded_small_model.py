@@ -200,7 +200,11 @@ async def test_a_named_tool_must_be_called() -> None:
     assert response.message.tool_calls[0].id
     assert request.response_schema["properties"]["name"] == {"const": "get_weather"}
     assert request.tools == ()
-    assert [type(delta) for delta in seen] == [CallDelta]
+    assert [delta.message if isinstance(delta, Notice) else type(delta) for delta in seen] == [
+        "reading the prompt",
+        "choosing a tool",
+        CallDelta,
+    ]
 
 
 async def test_small_talk_is_answered_without_tools() -> None:
@@ -209,7 +213,7 @@ async def test_small_talk_is_answered_without_tools() -> None:
 
     assert response.message.text == "Hi there."
     assert (request.tools, request.response_schema, request.system) == ((), None, "Be kind.")
-    assert seen == [TextDelta("Hi there.")]
+    assert seen == [Notice(kind="working", message="reading the prompt"), TextDelta("Hi there.")]
 
 
 async def test_the_model_may_say_that_it_needs_no_tool() -> None:
@@ -281,7 +285,7 @@ async def test_a_call_that_comes_as_text_becomes_a_call() -> None:
     response, _, seen = await ask("Hello", steps=['```json\n{"name": "made_up", "arguments": {}}\n```'])
 
     assert [call.name for call in response.message.tool_calls] == ["made_up"]
-    assert [type(delta) for delta in seen] == [CallDelta]
+    assert [type(delta) for delta in seen] == [Notice, CallDelta]
 
 
 async def test_words_before_such_a_call_are_taken_back() -> None:

@@ -75,6 +75,17 @@ async def test_a_failure_that_may_pass_is_tried_again_with_growing_waits() -> No
     assert "1 of 5" in notices[0].message
 
 
+async def test_a_retry_names_the_status_first_and_gives_no_advice() -> None:
+    """What to do is for the failure that stays, and a narrow terminal cuts the end."""
+    failed = ModelError("attic is down (boom); try again in a minute", kind="server", may_retry=True, status=500)
+    seen = list[Delta]()
+
+    await resilient(ScriptedProvider([failed, "fine"]), SleepRecorder()).complete(asking(), seen.append)
+
+    [notice] = [one for one in seen if isinstance(one, Notice)]
+    assert notice.message == "retrying in 0.5 s (1 of 5): HTTP 500: attic is down (boom)"
+
+
 async def test_waits_stay_below_their_limit_and_are_spread() -> None:
     """No wait is longer than half a minute, and randomness removes up to half of it."""
     waits = SleepRecorder()

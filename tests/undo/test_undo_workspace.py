@@ -328,18 +328,21 @@ def test_a_folder_in_a_home_is_scanned(folder: str) -> None:
 
 
 def test_in_a_home_only_named_files_are_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The record says why, and the files that the command names are undone."""
+    """The person is told once, the record says why, and the files that the command names are undone."""
     with working_in(tmp_path) as work:
         monkeypatch.setenv("HOME", str(work.folder))
         for name in ("a", "b"):
             work.path(name).write_text(name)
-        work.path("Makefile").write_text("clean:\n\t@rm b\n")
+        work.path("Makefile").write_text("all:\nclean:\n\t@rm b\n")
 
-        work.run("rm a; make -s clean")
+        commands = ("touch a", "make -s", "rm a; make -s clean")
+        results = [work.runtime.call_sync("terminal", {"command": one}, work.context()) for one in commands]
         undone = work.history.undo_calls(SESSION)
 
         assert names(undone.files) == ["a"]
         assert not work.path("b").exists()
+        told = "the workspace is a home folder, so undo covers only files that calls name"
+        assert [list(one.notices) for one in results] == [[], [told], []]
         assert any("home folder" in note for note in work.notes())
 
 

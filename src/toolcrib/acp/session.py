@@ -296,7 +296,7 @@ class EditorSession:
                 return PromptResponse(stop_reason="end_turn")
             message = user_message(answer.question)
         result = await self._run(message)
-        while self.agent.mode == "plan" and result.outcome == "answered" and await self._is_plan_accepted():
+        while result.is_plan and await self._is_plan_accepted():
             result = await self._run(user_message(PLAN_ACCEPTED))
         return PromptResponse(stop_reason=self._stop_reason(result), usage=turn_usage(result.usage))
 

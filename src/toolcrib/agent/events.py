@@ -25,6 +25,8 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """The agent's last text; of a run that did not end in an answer, what there is."""
     is_incomplete: bool = False
     """The last text breaks off: the model's answer did, the run was interrupted, or the output limit was reached."""
+    is_plan: bool = False
+    """In plan mode, the answer is a plan to accept or reject, not talk: it has numbered steps or a to-do list."""
     problem: str = ""
     """What went wrong and what to do, as one sentence; empty if the question was answered."""
     images: tuple[Image, ...] = ()
@@ -88,6 +90,12 @@ class Notified(AgentEvent, frozen=True, kw_only=True):
     @classmethod
     def of(cls, notice: Notice) -> Notified:
         return cls(kind=notice.kind, message=notice.message, tool=notice.tool)
+
+
+class ModelProgressed(AgentEvent, frozen=True, kw_only=True):
+    """What a slow model does before its answer begins, such as reading the prompt."""
+
+    message: str
 
 
 class MessageAdded(AgentEvent, frozen=True, kw_only=True):
@@ -188,6 +196,7 @@ AnyEvent = (
     | TextStreamed
     | ReasoningStreamed
     | Notified
+    | ModelProgressed
     | MessageAdded
     | CallStarted
     | CallProgressed

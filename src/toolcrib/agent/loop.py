@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import secrets
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
@@ -60,12 +61,14 @@ OUTPUT_LIMIT = (
 REFUSED = "the model refused to answer; word the question differently or choose another model"
 PLAN_NOTE = (
     "\n\nPlan mode is on: look around with tools and commands that read, and change nothing. End with a plan: numbered "
-    "steps that name the files and commands. The user accepts, edits or rejects it before you carry it out."
+    "steps that name the files and commands. The user accepts, edits or rejects it before you carry it out. To a mere "
+    "question, answer without numbered steps."
 )
+PLAN_STEP = re.compile(r"^[ \t>#*_-]*(?:step )?\d+[.):]", re.MULTILINE | re.IGNORECASE)
 MIN_ANSWER_TOKENS = 256
 CLOSING_SECONDS = 5.0
-DENIALS = ("denied", "approval_timeout", UNTRUSTED_VALUE)
 """How long the end hooks of an interrupted run may take."""
+DENIALS = ("denied", "approval_timeout", UNTRUSTED_VALUE)
 
 
 class RunnableAgent(Protocol):
@@ -111,6 +114,7 @@ class AgentRun:
         self._question = question
         self.emit = watch
         self._cancel = cancel
+        self._mode = agent.mode
         self._guardrails = Guardrails(self._host.settings.tool_loop_guardrails)
         self._turn_id = secrets.token_hex(6)
         self._turns = 0
@@ -473,9 +477,12 @@ class AgentRun:
         is_incomplete: bool = False,
         last: ModelResponse | None = None,
     ) -> RunResult:
+        # A run that began in another mode was not asked for a plan.
+        plans = outcome == "answered" and self._mode == self._agent.mode == "plan"
         return RunResult(
             outcome=outcome,
             answer=answer,
+            is_plan=plans and ("todo" in self._called or PLAN_STEP.search(answer) is not None),
             problem=problem,
             is_incomplete=is_incomplete or (last is not None and last.stop == "length"),
             images=last.message.images if last is not None else (),

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from toolcrib.agent.events import AnyEvent, Notified, ReasoningStreamed, TextStreamed
+from toolcrib.agent.events import AnyEvent, ModelProgressed, Notified, ReasoningStreamed, TextStreamed
 from toolcrib.agent.hooks import as_json, fire, send_through_middleware
 from toolcrib.core.cancel import CancelToken
 from toolcrib.core.messages import Message
@@ -146,6 +146,8 @@ class ModelRequestSender:
             self._emit(TextStreamed(text=sendable(delta.text)))
         elif isinstance(delta, ReasoningDelta):
             self._emit(ReasoningStreamed(text=sendable(delta.text)))
+        elif isinstance(delta, Notice) and delta.kind == "working":
+            self._emit(ModelProgressed(message=delta.message))
         elif isinstance(delta, Notice):
             if delta.kind == "restart":
                 self._discarded = "".join(self._text) or self._discarded

@@ -89,6 +89,11 @@ def unused_declarations(runtime: Runtime, name: str) -> list[str]:
     return failed + [rejection_text(one) for one in _rejected(runtime, name)]
 
 
+def load_tracebacks(runtime: Runtime, name: str) -> list[str]:
+    """Where the files that declare a tool raised while they were loaded."""
+    return [loaded.traceback for loaded in _failed_files(runtime, name) if loaded.traceback]
+
+
 def _failed_files(runtime: Runtime, name: str) -> list[LoadedFile]:
     return [file for file in _all_files(runtime) if file.problem and name in declared_names(file)]
 
@@ -135,12 +140,17 @@ def example_command(entry: ToolEntry) -> str:
     """The command that calls a tool, with example arguments that match its schema if there are any."""
     checker = ArgumentChecker(entry)
     _, problem = checker.prepare({})
-    example = None
+    text = "{}"
     if problem is not None:
         # The error for something that is no object includes an example of the whole call.
         _, problem = checker.prepare("[]")
         example = problem.example if problem is not None else None
-    return f"toolcrib tools run {entry.name} {shlex.quote(json.dumps(example or {}, ensure_ascii=False))}"
+        if example is None:  # none can be made up for a pattern, for instance
+            required = entry.parameters.get("required", ())
+            text = "{" + ", ".join(f"{json.dumps(one)}: …" for one in required) + "}"
+        else:
+            text = json.dumps(example, ensure_ascii=False)
+    return f"toolcrib tools run {entry.name} {shlex.quote(text)}"
 
 
 def declared_names(loaded: LoadedFile) -> set[str]:
@@ -158,13 +168,16 @@ def declared_names(loaded: LoadedFile) -> set[str]:
 
 
 def require_tool(runtime: Runtime, name: str) -> ToolEntry:
-    """The tool with this name, ours or its server's; raises UnknownTool with the nearest names or the reason."""
+    """The tool with this name, ours or its server's; raises UnknownTool with the nearest names, UsageError with the
+    reason why a tool that something declares is missing."""
     entry = find_tool(runtime, name)
     if entry is not None:
         return entry
     missing = missing_tool(runtime, name)
     if missing is not None:
-        raise UnknownTool(name, (), advice=f"{missing.outcome.reason}; run `toolcrib tools explain {name}`")
+        raise UsageError(
+            f"tool {name!r} is not available: {missing.outcome.reason}; run `toolcrib tools explain {name}`"
+        )
     raise UnknownTool(name, runtime.registry.get_all_tool_names(), advice="`toolcrib tools list` lists them all")
 
 

@@ -30,7 +30,7 @@ def call_lines(call: CallRecord) -> Iterator[str]:
     for file in call.files[:SHOWN_FILES]:
         yield f"  {_file_line(file)}"
     if len(call.files) > SHOWN_FILES:
-        yield f"  and {len(call.files) - SHOWN_FILES} more"
+        yield f"  and {len(call.files) - SHOWN_FILES:,} more"
     for text in call.notes:
         yield f"  {text}"
 
@@ -44,7 +44,7 @@ def outcome_lines(done: UndoResult, *, dry_run: bool = False, redo: bool = False
     for file in (*restored[:SHOWN_FILES], *done.refused):
         yield f"  {_outcome_line(file, dry_run)}"
         if len(restored) > SHOWN_FILES and file is restored[SHOWN_FILES - 1]:
-            yield f"  and {len(restored) - SHOWN_FILES} more"
+            yield f"  and {len(restored) - SHOWN_FILES:,} more"
     changed = len(restored)
     verb = "would be" if dry_run else "were" if changed != 1 else "was"
     left = f", {len(done.refused)} skipped" if done.refused else ""

@@ -118,9 +118,10 @@ class CallDelta(msgspec.Struct, frozen=True, kw_only=True):
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
     """Something that the user should know about the request: a retry, a fallback, a tool that was left out."""
 
-    kind: Literal["retry", "fallback", "tool_set_aside", "restart", "loading"]
+    kind: Literal["retry", "fallback", "tool_set_aside", "restart", "loading", "working"]
     message: str
-    """One sentence. `restart`: the partial answer is discarded, and the answer starts over."""
+    """One sentence. `restart`: the partial answer is discarded, and the answer starts over. `working`: what the model
+    does now, for a status line."""
     tool: str = ""
 
 

@@ -236,7 +236,7 @@ class _Loader:
                 self._registry.take_back(loading)
                 problem = _explain(error, self._found, installs)
                 logger.warning("skipped tool file %s of plugin %r: %s", file, self._found.name, problem)
-                return LoadedFile(file, name, problem=problem)
+                return LoadedFile(file, name, problem=problem, traceback="".join(traceback.format_exception(error)))
         return LoadedFile(file, name, list(loading.registered))
 
     def _owns(self, name: str) -> bool:

@@ -97,7 +97,9 @@ class RetryingProvider:
                     if retries:
                         error.args = (f"{error} (tried {retries + 1} times)",)
                     raise
-                problem = str(error)
+                # What to do about it is for the failure that stays; the status comes first: it says most.
+                problem = f"HTTP {error.status}: " if error.status else ""
+                problem += str(error).partition("; ")[0]
             retries += 1
             streamed.restart()
             again = f"retrying in {seconds:.1f} s ({retries} of {self._max_retries})"

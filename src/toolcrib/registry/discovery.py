@@ -49,6 +49,8 @@ class LoadedFile(msgspec.Struct, frozen=True):
     tools: list[str] = msgspec.field(default_factory=list)
     problem: str = ""
     """Why it could not be loaded, as a sentence; empty on success."""
+    traceback: str = ""
+    """Where its own code raised, for the author."""
 
 
 class ScanCache:
@@ -238,7 +240,8 @@ def _load(
             logger.warning("skipped tool file %s: %s", path, problem)
         elif installs.attempts:
             logger.warning("tool file %s: %s", path, installs.attempts[-1].sentence())
-    return LoadedFile(path, name, [] if problem else list(dict.fromkeys(loading.registered)), problem)
+    trace = "".join(traceback.format_exception(error)) if error is not None else ""
+    return LoadedFile(path, name, [] if problem else list(dict.fromkeys(loading.registered)), problem, trace)
 
 
 def _why_set_aside(path: Path, replaced: list[str]) -> str:

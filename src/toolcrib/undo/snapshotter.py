@@ -213,6 +213,8 @@ class Snapshotter:
         why = why_not_scanned(folder, self._scope.home)
         if why:
             call.note(f"not saved: {why}, which is not scanned; {ONLY_NAMED}")
+            if not all(one.is_exact for one in writing):
+                self._tell_once(call, f"{why}, so undo covers only files that calls name")
             return
         if cwd != folder and not is_below(os.path.realpath(cwd), [folder]):
             call.note(f"not saved: the command ran in {cwd}, outside of the workspace; {ONLY_NAMED}")

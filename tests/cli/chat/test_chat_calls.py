@@ -165,9 +165,77 @@ def test_a_request_that_is_retried_leaves_one_line_at_most(home: Path, heals: bo
         chat.wait_idle()
 
         chat.enter("hello")
-        chat.wait_for("retrying in", "(1 of 1)")
+        shown = chat.wait_for("retrying in", "(1 of 1)", "Ctrl-C stops")
+        assert next(line for line in shown.splitlines() if "retrying" in line).endswith("s · Ctrl-C stops")
         chat.wait_for("Here I am." if heals else "(tried 2 times)")
         shown = chat.wait_idle()
 
         assert shown.count("attic says HTTP 500") == (0 if heals else 1)
         assert "retrying" not in shown
+
+
+SHOP = """
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Annotated, Literal, TypedDict
+from pydantic import BaseModel, Field
+from toolcrib import tool
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+class Address(BaseModel):
+    street: str
+    code: Annotated[str, Field(pattern="^[0-9]{5}$")]
+
+class Order(BaseModel):
+    address: Address
+    items: list[str] = Field(min_length=1)
+
+@dataclass
+class Box:
+    width: int
+    tags: list[str] = field(default_factory=list)
+
+class Limits(TypedDict, total=False):
+    low: int
+
+@tool(effects=())
+def ship(order: Order, box: Box, colour: Colour, limits: Limits, speed: Literal["slow", "fast"],
+         count: Annotated[int, Field(ge=1, le=5)] = 1) -> str:
+    \"\"\"Ship an order.\"\"\"
+    return f"{order.address.street}, {type(box).__name__} {box.width}, {colour.name}, {limits['low']}, {speed}, {count}"
+
+@tool(effects=())
+def lost(thing: "Missing") -> str:
+    \"\"\"Cannot be described.\"\"\"
+"""
+
+
+@pytest.mark.services
+@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (120, 40)])
+def test_a_model_is_told_which_parts_of_typed_arguments_are_wrong(home: Path, columns: int, rows: int) -> None:
+    """Models, dataclasses, enums and what is nested in them are checked by name, then built; a refused tool is none."""
+    wrong: dict[str, Any] = {
+        "order": {"address": {"street": "Main 1", "code": "abc"}, "items": []},
+        "box": {"width": "wide"},
+        "colour": "green",
+        "limits": {"low": 1},
+        "speed": "fast",
+    }
+    address = {"street": "Main 1", "code": "12345"}
+    right = wrong | {"order": {"address": address, "items": ["a"]}, "box": {"width": 3}, "colour": "red"}
+    steps = [{"call": "ship", "arguments": one} for one in (wrong, right)]
+    make_home(home, [*steps, {"call": "lost", "arguments": {}}, {"say": "Shipped."}])
+    (home / "tools" / "shop.py").write_text(SHOP)
+    with ChatProgram(home, columns=columns, rows=rows) as chat:
+        chat.wait_idle()
+        chat.enter("ship it")
+        shown = " ".join(chat.wait_for("Shipped.").split())
+        for part in ("'box.width' must be", "'order.address.code' must be", "'order.items' must", "'colour' must be"):
+            assert part in shown
+        assert "lost · 0.0s · failed: Unknown tool: lost" in shown
+        chat.wait_idle()
+        chat.enter("/show 2")
+        chat.wait_for_answer("/show 2", "Main 1, Box 3, RED, 1, fast, 1")

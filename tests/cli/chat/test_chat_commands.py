@@ -248,7 +248,8 @@ def test_undo_of_twenty_thousand_files_asks_in_a_line_and_comes_to_an_end(home: 
         chat.enter("/undo")
         chat.wait_for("d000/00.txt", "and 19,992 more.", "answer ❯", seconds=MANY_FILES_SECONDS)
         chat.enter("y")
-        outcome = "Restoring 20,000 files", "and 19980 more", "20000 files were restored."
+        chat.wait_for("restoring 20,000 files · ", "cannot be stopped halfway")
+        outcome = "and 19,980 more", "20,000 files were restored."
         shown = chat.wait_for(*outcome, seconds=MANY_FILES_SECONDS)
         assert shown.count(".txt: restored") == 20
         chat.wait_idle()

@@ -184,9 +184,21 @@ def test_a_run_that_began_in_another_mode_ends_without_a_plan(home: Path, gate: 
         assert "Carry out this plan?" not in chat.wait_idle()
 
 
+def test_talk_in_plan_mode_is_not_taken_for_a_plan(home: Path) -> None:
+    """Only numbered steps or a to-do list are something to carry out."""
+    steps = [{"say": "It has 3 files. Which one do you mean?"}, {"say": "**Plan**\n\n1. Look.\n2. Shall I go on?"}]
+    with ChatProgram(make_home(home, steps), "chat", "--mode", "plan") as chat:
+        chat.wait_idle()
+        chat.enter("what is here?")
+        chat.wait_for("Which one do you mean?")
+        assert "Carry out this plan?" not in chat.wait_idle()
+        chat.enter("the first")
+        chat.wait_for("Carry out this plan?", "answer ❯")
+
+
 def test_commands_work_while_a_question_is_open(home: Path) -> None:
     """A command is no answer: the question stays open."""
-    steps = [{"say": "1. Look."}, {"say": "Then what?"}]
+    steps = [{"say": "1. Look."}, {"say": "1. Look there.\n2. Then what?"}]
     with ChatProgram(make_home(home, steps), "chat", "--mode", "plan") as chat:
         chat.wait_idle()
         chat.enter("plan it")

@@ -355,3 +355,33 @@ def test_a_resize_in_the_middle_of_work_leaves_a_clean_screen(home: Path, gate: 
 
         assert chat.visible.count(" tokens (") == 1
         assert chat.leave() == 0
+
+
+@pytest.mark.services
+@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (120, 40)])
+def test_steering_while_the_last_answer_streams_makes_the_agent_go_on(home: Path, columns: int, rows: int) -> None:
+    """It belongs to this question: the next one does not carry it."""
+    with StreamServer() as server:
+        make_home(home, [])
+        (home / "config.yaml").write_text(server.config)
+        with ChatProgram(home, columns=columns, rows=rows) as chat:
+            chat.wait_idle()
+            chat.enter("go")
+            server.say("half an answer")
+            chat.wait_for("half an answer", "answering")
+            chat.enter("/steer in verse")
+            chat.wait_for("before its next step: in verse")
+            server.end()
+            chat.wait_for("steered: in verse")
+            server.say("Roses are red.")
+            server.end()
+            chat.wait_for("Roses are red.")
+            chat.wait_idle()
+            chat.enter("next")
+            server.say("Done.")
+            server.end()
+            chat.wait_for("Done.")
+
+        sent = [server.requests.get()["messages"] for _ in range(3)]
+        assert "in verse" in str(sent[1][-1])
+        assert sent[2][-1]["content"] == "next"

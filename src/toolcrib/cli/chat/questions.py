@@ -22,7 +22,7 @@ from toolcrib.core.errors import UsageError
 T = TypeVar("T")
 
 ANY_ANSWER = "Enter a number, choose with the arrow keys, or type your own answer."
-YES_OR_NO = "Enter y or n, or choose with the arrow keys."
+YES_OR_NO = "Type y or n and press Enter, or choose with the arrow keys."
 YES, NO = ("y", "yes"), ("n", "no")
 NOBODY = "nobody can answer: the input of this chat does not come from a terminal"
 

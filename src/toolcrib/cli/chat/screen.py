@@ -18,6 +18,7 @@ from toolcrib.agent.events import (
     CallStarted,
     Compressed,
     MessageAdded,
+    ModelProgressed,
     Notified,
     ReasoningStreamed,
     RunEnded,
@@ -119,6 +120,8 @@ class Screen:
                 self._take_text(event.text)
             case ReasoningStreamed():
                 self._take_reasoning(event.text)
+            case ModelProgressed():
+                self.status.activity.begin(one_line(event.message))
             case MessageAdded():
                 self._take_message(event.message)
             case CallStarted():

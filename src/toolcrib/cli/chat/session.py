@@ -396,10 +396,8 @@ class ChatSession:
         for line in question.notes:
             self.screen.note(line)
         self.screen.shows_output = self.agent.provider.profile(self.agent.model).small
-        # Whoever switches the mode meanwhile has not asked for a plan.
-        wants_plan = self.agent.mode == "plan"
         result = await self.agent.run(question.message, on_event=self._hear)
-        if wants_plan and self.agent.mode == "plan" and result.outcome == "answered" and self._asker.is_attended:
+        if result.is_plan and self._asker.is_attended:
             await self._settle_plan(result.answer)
 
     async def _load_rest(self) -> None:

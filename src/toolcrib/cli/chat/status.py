@@ -17,6 +17,7 @@ MAX_ROWS = 5
 FRAMES_PER_SECOND = 10
 MAX_STATUS_COLUMNS = 100
 """A wider row would wrap and leave traces when the terminal becomes narrower."""
+MIN_PHASE_COLUMNS = 24
 MAX_NAME_COLUMNS = 60
 """MCP servers choose the names of their tools."""
 HINT_SECONDS = 2.0
@@ -119,8 +120,11 @@ class Activity(Struct):
         frame = self.symbols.spinner[int(self.clock() * FRAMES_PER_SECOND) % len(self.symbols.spinner)]
         if not self.calls:
             dot = self.symbols.dot
-            row = f"{frame} {self.phase}{dot}{self._since(self._began_at)}{dot}{self.detail or 'Ctrl-C stops'}"
-            return [fitted(row, room, self.symbols.ellipsis)]
+            phase = f"{frame} {self.phase}"
+            end = f"{dot}{self._since(self._began_at)}{dot}{self.detail or 'Ctrl-C stops'}"
+            if room - len(end) >= MIN_PHASE_COLUMNS:  # a long reason must not hide that the time runs
+                phase = fitted(phase, room - len(end), self.symbols.ellipsis)
+            return [fitted(phase + end, room, self.symbols.ellipsis)]
         calls = list(self.calls.values())
         shown = calls if len(calls) <= MAX_ROWS else calls[: MAX_ROWS - 1]
         rows = [self._call_row(frame, call, room) for call in shown]

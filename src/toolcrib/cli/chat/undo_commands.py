@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -21,9 +23,8 @@ if TYPE_CHECKING:
     from toolcrib.undo.history import UndoResult
     from toolcrib.undo.records import ChangedFile
 
-MANY_FILES = 1_000
-"""From so many on, restoring takes a moment."""
 RESTORE, KEEP = "Restore the files", "Keep the files as they are"
+RESTORING = "restoring"
 SHOWN_FILES = 8
 SHOWN_DIFF_LINES = 400
 
@@ -56,6 +57,8 @@ async def undo(chat: Chat, words: str) -> None:
         chat.screen.say(text)
     of_exchange = [one for one in before if undone is not None and undone.call_ids.intersection(one.call_ids)]
     _note_others(chat, others)
+    if undone is not None and not of_exchange:
+        await _note_unsaved(chat, undone)
     if not before:
         if undone is None:
             chat.screen.say(NOTHING)
@@ -64,10 +67,9 @@ async def undo(chat: Chat, words: str) -> None:
     if not of_exchange:
         question = f"Earlier in this session, these files were changed: {_names(chat, before)}."
     if await chat.confirm(question, RESTORE, KEEP):
-        if len(of_exchange or before) >= MANY_FILES:
-            chat.screen.note(f"Restoring {len(of_exchange or before):,} files …")
         turn = undone.turn_id if undone is not None and of_exchange else None
-        done = await asyncio.to_thread(history.undo_turn, session_id, turn, force=arguments.force)
+        with _showing(chat, f"{RESTORING} {plural(len(of_exchange or before), 'file')}"):
+            done = await asyncio.to_thread(history.undo_turn, session_id, turn, force=arguments.force)
         _show(chat, done, force=arguments.force)
 
 
@@ -80,8 +82,9 @@ async def show_diff(chat: Chat, path: str) -> None:
     changed = await asyncio.to_thread(history.changed, session_id)
     paths = [path] if path else [one.path for one in changed if not one.during]
     shown = Text()
-    for one in paths:
-        shown.append_text(_coloured(await asyncio.to_thread(history.diff, session_id, one)))
+    with _showing(chat, f"comparing {plural(len(paths), 'file')}"):
+        for one in paths:
+            shown.append_text(_coloured(await asyncio.to_thread(history.diff, session_id, one)))
     others = [one for one in changed if one.during and not path]
     if shown:
         chat.screen.frontend.show(_cut(shown), gap=True)
@@ -150,13 +153,27 @@ async def _undo_calls(chat: Chat, arguments: _UndoArguments) -> None:
         chat.screen.frontend.show(Text(clean("\n".join(lines) or NOTHING)), gap=True)
         return
     force, dry_run = arguments.force, arguments.dry_run
-    if arguments.redo:
-        done = await asyncio.to_thread(history.redo, session_id, force=force, dry_run=dry_run)
-    elif arguments.call_id:
-        done = await asyncio.to_thread(history.undo_to, session_id, arguments.call_id, force=force, dry_run=dry_run)
-    else:
-        done = await asyncio.to_thread(history.undo_calls, session_id, arguments.count, force=force, dry_run=dry_run)
+    with _showing(chat, "comparing files" if dry_run else f"{RESTORING} files"):
+        if arguments.redo:
+            done = await asyncio.to_thread(history.redo, session_id, force=force, dry_run=dry_run)
+        elif arguments.call_id:
+            done = await asyncio.to_thread(history.undo_to, session_id, arguments.call_id, force=force, dry_run=dry_run)
+        else:
+            count = arguments.count
+            done = await asyncio.to_thread(history.undo_calls, session_id, count, force=force, dry_run=dry_run)
     _show(chat, done, force=force, dry_run=dry_run, redo=arguments.redo)
+
+
+@contextmanager
+def _showing(chat: Chat, phase: str) -> Iterator[None]:
+    """Show what goes on meanwhile: thousands of files take a while."""
+    chat.status.activity.begin(phase)
+    if phase.startswith(RESTORING):
+        chat.status.activity.detail = "cannot be stopped halfway"
+    try:
+        yield
+    finally:
+        chat.status.activity.end()
 
 
 def _show(chat: Chat, done: UndoResult, *, force: bool, dry_run: bool = False, redo: bool = False) -> None:
@@ -172,6 +189,13 @@ def _show(chat: Chat, done: UndoResult, *, force: bool, dry_run: bool = False, r
 def _note_others(chat: Chat, files: list[ChangedFile]) -> None:
     if files:
         chat.screen.note(f"Changed while commands ran, perhaps by something else: {_names(chat, files)}.")
+
+
+async def _note_unsaved(chat: Chat, undone: UndoneExchange) -> None:
+    """Say which files of an exchange undo knows nothing about, lest the person believe that they are restored."""
+    calls = await asyncio.to_thread(chat.host.file_history.calls, chat.agent.session_id)
+    for note in dict.fromkeys(note for call in calls if call.call_id in undone.call_ids for note in call.notes):
+        chat.screen.note(note)
 
 
 def _names(chat: Chat, files: list[ChangedFile]) -> str:

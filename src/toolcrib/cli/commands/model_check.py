@@ -148,7 +148,8 @@ class _RequestTimer:
 
     def hear(self, delta: Delta) -> None:
         if isinstance(delta, Notice):
-            self._tell(delta.message)
+            if delta.kind != "working":
+                self._tell(delta.message)
             if delta.kind == "loading":
                 self._began, self._was_loaded = time.monotonic(), True
             return

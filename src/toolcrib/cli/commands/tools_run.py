@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from toolcrib.cli.console import ConsoleAsker, ProgressLines, console_approver
 from toolcrib.cli.output import note, stdout_reserved
 from toolcrib.cli.runtime import add_memory_tools, complete_tools, open_runtime
-from toolcrib.cli.tool_state import example_command, require_tool
+from toolcrib.cli.tool_state import example_command, load_tracebacks, require_tool
 from toolcrib.config.os_errors import current_folder
 from toolcrib.core.errors import MissingService, UsageError
 from toolcrib.dispatch.coercion import InvalidJson, read_json
@@ -29,7 +29,9 @@ from toolcrib.dispatch.coercion import InvalidJson, read_json
     is_flag=True,
     help="Run dangerous calls without approval. Catastrophic commands and deny rules still apply.",
 )
-@click.option("--traceback", "shows_traceback", is_flag=True, help="If the tool raises, print its traceback to stderr.")
+@click.option(
+    "--traceback", "shows_traceback", is_flag=True, help="If the tool or its file raises, print its traceback."
+)
 def run_tool(name: str, arguments: str, yolo: bool, shows_traceback: bool) -> int:
     """Call a tool and print its result.
 
@@ -49,6 +51,8 @@ def run_tool(name: str, arguments: str, yolo: bool, shows_traceback: bool) -> in
     runtime = open_runtime(approver, yolo=yolo or None, servers=True)
     runtime.provide_service("asker", ConsoleAsker(approver))
     add_memory_tools(runtime)
+    if shows_traceback:
+        sys.stderr.write("".join(load_tracebacks(runtime, name)))
     entry = require_tool(runtime, name)
     try:
         given = read_json(text)

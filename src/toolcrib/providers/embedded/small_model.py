@@ -339,6 +339,7 @@ def _object(text: str) -> dict[str, Any] | None:
     return None
 
 
+READING, CALLING = "reading the prompt", "choosing a tool"
 MAX_ANSWER_TOKENS = 700
 MAX_CALL_TOKENS = 400
 """A call that contains a text to write may be long; an endless one is cut here."""
@@ -370,6 +371,7 @@ class SmallModel:
         self, request: ModelRequest, tools: Sequence[JsonObject], emit: Emit, *, may_answer: bool
     ) -> ModelResponse:
         """A call of one of these tools, or words if the model says it needs none."""
+        emit(Notice(kind="working", message=READING))
         decide = msgspec.structs.replace(
             request,
             system=f"{request.system}\n\n{instruction(tools, may_answer=may_answer)}".strip(),
@@ -378,7 +380,7 @@ class SmallModel:
             response_schema=reply_schema(tools, may_answer=may_answer),
             max_output_tokens=MAX_CALL_TOKENS,
         )
-        reply = await self._engine.complete(decide, _ignore_text(emit))
+        reply = await self._engine.complete(decide, _CallEmitter(emit))
         found = parse_choice(reply.message.text)
         if found is None:
             response = await self._answer_in_words(request, emit)
@@ -387,6 +389,7 @@ class SmallModel:
 
     async def _answer_in_words(self, request: ModelRequest, emit: Emit) -> ModelResponse:
         """An answer in words, without tools: offered any, the model repeats its call or says nothing."""
+        emit(Notice(kind="working", message=READING))
         held = _HoldingEmitter(emit)
         plain = msgspec.structs.replace(request, messages=retell(request.messages), tools=(), tool_choice="auto")
         response = await self._engine.complete(plain, held)
@@ -437,8 +440,19 @@ class _HoldingEmitter:
             self._emit(Notice(kind="restart", message="the model wrote a tool call into its answer"))
 
 
-def _ignore_text(emit: Emit) -> Emit:
-    return lambda delta: emit(delta) if isinstance(delta, Notice) else None
+class _CallEmitter:
+    """An `emit` that hides the text of a call, and says once that it is being written."""
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self._has_begun = False
+
+    def __call__(self, delta: Delta) -> None:
+        if isinstance(delta, Notice):
+            self._emit(delta)
+        elif not self._has_begun:
+            self._has_begun = True
+            self._emit(Notice(kind="working", message=CALLING))
 
 
 def _calling(reply: ModelResponse, text: str, calls: Sequence[RequestedCall], emit: Emit) -> ModelResponse:
