@@ -10,6 +10,7 @@ import time
 import warnings
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from toolcrib.core.approvals import ApprovalAnswer
@@ -285,13 +286,14 @@ async def test_a_handler_receives_only_keywords_that_it_can_take(runtime, add_to
 
 
 async def test_ctx_is_given_to_handlers_that_name_it(runtime, add_tool):
-    """A parameter named ctx receives the context of the call, and `current_context` is the same one."""
+    """A parameter named ctx receives the context of the call, with the tool's name; `current_context` is the same."""
     seen = []
     add_tool(runtime, "aware", lambda args, ctx, **kwargs: seen.append((ctx, current_context.get())) or "ok")
     ctx = runtime.context(call_id="c")
     await runtime.call("aware", {}, ctx=ctx)
     await asyncio.to_thread(runtime.call_sync, "aware", {}, ctx)
-    assert seen == [(ctx, ctx), (ctx, ctx)]
+    given = msgspec.structs.replace(ctx, tool_name="aware")
+    assert seen == [(given, given), (given, given)]
     assert current_context.get() is None
 
 
