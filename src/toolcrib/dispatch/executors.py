@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextvars
 import inspect
+import math
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
@@ -279,7 +280,9 @@ async def _bounded(awaitable: Awaitable[T], limit: CallLimit) -> T:
                 return task.result()
             if stopped.done():
                 raise CallCancelled
-            raise CallTimedOut(f"no answer within {round(seconds or 0, 3):g} seconds; the call was cancelled")
+            # Rounded up: setting up the call took a part of the time that was given.
+            given = math.ceil(10 * (seconds or 0)) / 10
+            raise CallTimedOut(f"no answer within {given:g} seconds; the call was cancelled")
         return task.result()
     finally:
         forget()
