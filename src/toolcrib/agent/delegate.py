@@ -155,8 +155,8 @@ class Delegation:
     async def _run_all(self, tasks: Sequence[DelegatedTask], ctx: ToolContext) -> list[JsonObject]:
         """One report for each task. Stopping this stops the subagents, which report what they have by then."""
         cancel = CancelToken(ctx.cancel)
-        at_once = asyncio.Semaphore(self._settings.max_concurrent_children)
-        work = asyncio.gather(*(self._run_when_free(at_once, task, ctx, cancel) for task in tasks))
+        at_once, in_order = asyncio.Semaphore(self._settings.max_concurrent_children), asyncio.Lock()
+        work = asyncio.gather(*(self._run_when_free(at_once, in_order, task, ctx, cancel) for task in tasks))
         self._running.add(work)
         work.add_done_callback(self._running.discard)
         try:
@@ -197,17 +197,24 @@ class Delegation:
         )
 
     async def _run_when_free(
-        self, at_once: asyncio.Semaphore, task: DelegatedTask, ctx: ToolContext, cancel: CancelToken
+        self,
+        at_once: asyncio.Semaphore,
+        in_order: asyncio.Lock,
+        task: DelegatedTask,
+        ctx: ToolContext,
+        cancel: CancelToken,
     ) -> JsonObject:
         async with at_once:
-            if cancel.cancelled:
-                return _not_begun(task, "interrupted", "it was stopped before it began")
-            # A provider may be foreign code, and its failure must affect only this task.
-            agent, error = await attempt_async(asyncio.to_thread(self._start, task))
-            if agent is None:
-                return _not_begun(task, "failed", str(error))
-            self._started_count += 1
-            subagent = Subagent(f"helper_{self._started_count}", task, agent, self._depths.get(task.parent_id, 0) + 1)
+            async with in_order:
+                if cancel.cancelled:
+                    return _not_begun(task, "interrupted", "it was stopped before it began")
+                # A provider may be foreign code, and its failure must affect only this task.
+                agent, error = await attempt_async(asyncio.to_thread(self._start, task))
+                if agent is None:
+                    return _not_begun(task, "failed", str(error))
+                self._started_count += 1
+                name = f"helper_{self._started_count}"
+            subagent = Subagent(name, task, agent, self._depths.get(task.parent_id, 0) + 1)
             return await self._run_subagent(subagent, ctx, cancel)
 
     async def _run_subagent(self, subagent: Subagent, ctx: ToolContext, cancel: CancelToken) -> JsonObject:
