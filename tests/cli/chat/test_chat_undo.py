@@ -61,10 +61,12 @@ def ask(chat: ChatProgram, question: str, command: str, *, approves: bool = Fals
 
 
 def answer_yes(chat: ChatProgram, *outcome: str) -> None:
+    # The outcome of an earlier undo may still be on the screen.
+    shown = {text: chat.text.count(text) for text in outcome}
     chat.enter("/undo")
     chat.wait_for("It also changed", "answer ❯")
     chat.enter("y")
-    chat.wait_for(*outcome)
+    chat.wait_until(lambda now: all(now.count(text) > times for text, times in shown.items()), f"waited for {outcome}")
     chat.wait_idle()
 
 
