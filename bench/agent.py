@@ -78,8 +78,10 @@ def make_registry() -> ToolRegistry:
 def fill(agent: Agent) -> None:
     """A long conversation, without asking a model for it."""
     for number in range(HISTORY // 2):
-        agent.conversation.add(Message(role="user", content=f"Question {number}: " + "what about this? " * 10))
-        agent.conversation.add(Message(role="assistant", content=f"Answer {number}: " + "it is like that. " * 20))
+        question = Message(role="user", content=f"Question {number}: " + "what about this? " * 10)
+        answer = Message(role="assistant", content=f"Answer {number}: " + "it is like that. " * 20)
+        for message in (question, answer):
+            agent.host.store.append(agent.session_id, message)
 
 
 class WithWire(ScriptedProvider):
